@@ -1,0 +1,1 @@
+"""Fan out agents, fold the log."""

@@ -1,0 +1,159 @@
+"""What goes to a model and what comes back, free of any provider's wire form."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from fanfold.contracts.record import JsonObject, JsonValue, Record
+
+ASK_USER = "ask_user"
+"""The one tool that the loop itself answers: a call of it parks the run until a person replies."""
+
+StopReason = Literal["stop", "tool_calls", "length", "content_filter", "incomplete"]
+"""`incomplete`: the stream ended without a stop. Its text is kept, its result is never called finished."""
+
+
+class Usage(Record, frozen=True, kw_only=True):
+    """Tokens of one or several model calls. `prompt_tokens` includes the cached ones."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    is_estimated: bool = False
+    """True when at least one call came without usage and was counted as bytes / 4."""
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            total_tokens=self.total_tokens + other.total_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            is_estimated=self.is_estimated or other.is_estimated,
+        )
+
+
+NO_USAGE = Usage()
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """One call that the model asked for.
+
+    `args` is the parsed JSON object, or, when the model's text was no JSON object, that text itself: such a
+    call is recorded and answered with an error result, never executed.
+    """
+
+    id: str
+    name: str
+    args: JsonObject | str
+
+
+class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
+    text: str
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assistant"):
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+
+
+class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool"):
+    call_id: str
+    name: str
+    ok: bool
+    output: str
+
+
+Message = UserMessage | AssistantMessage | ToolMessage
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Entry:
+    """The newest message of a transcript and, through `before`, all earlier ones.
+
+    A linked list that is shared, never copied: appending costs O(1), an earlier state keeps its own end, and an
+    encoder that remembers an entry can stop there and encode only what is newer.
+    """
+
+    message: Message
+    before: "Entry | None" = None
+    length: int = 1
+
+    def newer_than(self, known: "Entry | None") -> list[Message]:
+        """Messages after `known`, oldest first; all of them when `known` is None or not an ancestor."""
+        found: list[Message] = []
+        at: Entry | None = self
+        while at is not None and at is not known:
+            found.append(at.message)
+            at = at.before
+        found.reverse()
+        return found
+
+    def has_ancestor(self, known: "Entry") -> bool:
+        at: Entry | None = self
+        while at is not None and at.length > known.length:
+            at = at.before
+        return at is known
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.newer_than(None))
+
+
+def append(transcript: Entry | None, message: Message) -> Entry:
+    return Entry(message, transcript, 1 if transcript is None else transcript.length + 1)
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is told about a tool, and what the loop may assume of it."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+    """JSON Schema (draft 2020-12) of the arguments; its root is an object."""
+    is_read_only: bool = False
+    """Changes nothing: allowed by the default permission policy."""
+    is_parallel_safe: bool = False
+    """May run together with the neighbouring parallel-safe calls of one response."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    model: str
+    """The provider's own model id, without the `provider/` prefix."""
+    system: str
+    transcript: Entry
+    tools: tuple[ToolSpec, ...] = ()
+    output_schema: JsonObject | None = None
+    """Answer with JSON of this schema (its root is an object), in the way that the client's capability names."""
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    session_id: str = ""
+    memo: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Scratch of one session: an adapter keeps here what it derived from earlier entries of the transcript."""
+
+
+class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    stop_reason: StopReason = "stop"
+    usage: Usage | None = None
+    """None when the provider sent none."""
+
+
+class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool gives back. `exit_code` 0 means that it did what was asked."""
+
+    output: str
+    exit_code: int = 0
+    artifact: str | None = None
+    """URI of the whole output when `output` is only a part of it."""
+    source_anchors: tuple[str, ...] = ()
+    """Workspace-relative paths (or URLs) that were read."""
+    metadata: dict[str, JsonValue] = {}

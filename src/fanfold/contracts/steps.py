@@ -1,0 +1,106 @@
+"""What to run (`AgentStepSpec`), independent of where, and what came of it (`StepOutcome`)."""
+
+from typing import Any
+
+import msgspec
+
+from fanfold.contracts.messages import Usage
+from fanfold.contracts.record import JsonObject, JsonValue, Record
+
+
+class AgentStepSpec(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    task_id: str
+    """Stable id chosen by the caller; it names the step in events, outcomes and journals."""
+    agent: str
+    """Name or alias of a registered agent: explore, plan, general, review, verification, or your own."""
+    description: str = ""
+    """Short label for people; not part of the step's meaning."""
+    prompt: str
+    max_steps: int | None = None
+    """Cap on tool rounds; after it the model sees no tools and must answer in text."""
+    parent_session_id: str | None = None
+    output_schema: Any = None
+    """JSON Schema (draft 2020-12), or on input a pydantic model, dataclass or msgspec Struct class."""
+    model: str | None = None
+    """`provider/model-id` when it is not the session's own."""
+
+
+class SourceAnchor(Record, frozen=True, kw_only=True):
+    """A place that a successful tool of the step read."""
+
+    tool: str
+    url_or_path: str
+
+
+class StepOutcome(Record, frozen=True, kw_only=True, omit_defaults=True):
+    task_id: str
+    session_id: str
+    agent: str
+    output: str
+    """The final text; for a failure the reason."""
+    success: bool
+    structured: JsonValue = None
+    """The value that matches `output_schema`; absent without a schema or without a valid value."""
+    source_anchors: tuple[SourceAnchor, ...] | None = None
+    usage: Usage | None = None
+    duration_ms: int | None = None
+
+
+class BudgetSnapshot(Record, frozen=True, kw_only=True):
+    """A shared token ledger at one moment. `limit_tokens` None: uncapped."""
+
+    consumed_tokens: int
+    limit_tokens: int | None = None
+
+    @property
+    def remaining_tokens(self) -> int | None:
+        return None if self.limit_tokens is None else max(0, self.limit_tokens - self.consumed_tokens)
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self.limit_tokens is not None and self.consumed_tokens >= self.limit_tokens
+
+
+class ParallelResult(Record, frozen=True, kw_only=True):
+    """What `parallel` gives when it was given a budget."""
+
+    outcomes: list[StepOutcome]
+    budget: BudgetSnapshot
+
+
+def child_session_id(task_id: str) -> str:
+    """Session id of the child that runs the step `task_id`, also when it never started."""
+    return f"task-run-{task_id}"
+
+
+def failed(spec: AgentStepSpec, reason: str, *, usage: Usage | None = None, duration_ms: int | None = None) -> StepOutcome:
+    """The outcome of a step that did not succeed: across the executor seam failure is a value."""
+    return StepOutcome(
+        task_id=spec.task_id,
+        session_id=child_session_id(spec.task_id),
+        agent=spec.agent,
+        output=reason,
+        success=False,
+        usage=usage,
+        duration_ms=duration_ms,
+    )
+
+
+class PipelineContext(Record, frozen=True, kw_only=True):
+    item: JsonValue
+    previous: StepOutcome | None = None
+
+
+def schema_of(source: Any) -> JsonObject | bool | None:
+    """JSON Schema of what the caller gave as `output_schema`: a dict (or boolean schema) as it is, a pydantic model,
+    dataclass, TypedDict or Struct class by its own schema.
+
+    Raises:
+        TypeError: not a schema and not a class that has one.
+    """
+    if source is None or isinstance(source, dict | bool):
+        return source
+    if hasattr(source, "model_json_schema"):
+        return source.model_json_schema()
+    schema = msgspec.json.schema(source)
+    return schema

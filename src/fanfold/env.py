@@ -1,0 +1,75 @@
+"""HostEnv: the one source of time, ids and randomness, so that a replay can be given the same ones."""
+
+import asyncio
+import itertools
+from random import Random
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds that never go back, for durations and deadlines."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class IdGenerator(Protocol):
+    def new_id(self) -> str: ...
+
+
+class SystemClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class UuidIds:
+    def new_id(self) -> str:
+        return str(uuid.uuid4())
+
+
+class SequentialIds:
+    """`<prefix>1`, `<prefix>2`, ...: the same run order gives the same ids."""
+
+    def __init__(self, prefix: str = "id-") -> None:
+        self._prefix = prefix
+        self._numbers = itertools.count(1)
+
+    def new_id(self) -> str:
+        return f"{self._prefix}{next(self._numbers)}"
+
+
+class FixedClock:
+    """A wall clock that stands still; durations and waits stay real."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class HostEnv:
+    clock: Clock = field(default_factory=SystemClock)
+    ids: IdGenerator = field(default_factory=UuidIds)
+    random: Random = field(default_factory=Random)

@@ -1,0 +1,212 @@
+"""The whole error tree; catch by what you can do about it.
+
+    FanfoldError (RuntimeError)
+    ├── UsageError              fix the calling code
+    │   ├── InvalidSpecError    an AgentStepSpec that cannot run (also a ValueError)
+    │   ├── ConfigError         agent.acl / agent.toml / options (also a ValueError)
+    │   ├── MissingExtraError   an optional dependency is not installed
+    │   └── MissingStoreError   the operation needs a session store
+    ├── LifecycleError          right call, wrong moment
+    │   ├── SessionBusyError    another operation holds the session or its thread
+    │   └── SessionClosedError
+    ├── RunError                this run ended; the session lives on
+    │   ├── StepLimitError
+    │   ├── BudgetExhaustedError
+    │   ├── ProviderError       the model's side failed (`retryable` says whether waiting may help)
+    │   └── RunCancelledError
+    ├── StorageError            the facts on disk
+    │   ├── CorruptLogError
+    │   ├── AppendConflictError
+    │   └── LogWriteError       disk full, permission, I/O error
+    ├── ExecutorError           a step executor broke its contract
+    └── InternalError           our bug, with the story that led to it
+
+Every class has a stable wire `code`; every error survives pickling with its fields.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+
+def _revive(cls: type["FanfoldError"], args: tuple[object, ...], fields: dict[str, object]) -> "FanfoldError":
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class FanfoldError(RuntimeError):
+    """Root of everything that fanfold raises on purpose."""
+
+    code: ClassVar[str] = "FANFOLD_ERROR"
+    hint: str | None = None
+    """What the reader may do about it, where there is one thing to do."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only constructors cannot be replayed from `args`, so pickle the finished object instead.
+        return (_revive, (type(self), self.args, dict(self.__dict__)))
+
+    def with_hint(self, hint: str) -> Self:
+        self.hint = hint
+        return self
+
+
+class UsageError(FanfoldError):
+    code = "USAGE_ERROR"
+
+
+class InvalidSpecError(UsageError, ValueError):
+    """`invalid AgentStepSpec: ...`, raised before any step of the call has started."""
+
+    code = "INVALID_SPEC"
+
+    def __init__(self, reason: str, *, index: int | None = None, field: str | None = None) -> None:
+        where = "" if index is None else f"specs[{index}]" + (f".{field}" if field else "") + ": "
+        super().__init__(f"invalid AgentStepSpec: {where}{reason}")
+        self.reason = reason
+        self.index = index
+        self.field = field
+
+
+class ConfigError(UsageError, ValueError):
+    """Configuration that cannot be used. `problems` lists every fault found, each with its place."""
+
+    code = "CONFIG_ERROR"
+
+    def __init__(self, problems: Sequence[str] | str) -> None:
+        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("Config error: " + "\n".join(self.problems))
+
+
+class MissingExtraError(UsageError):
+    code = "MISSING_EXTRA"
+
+    def __init__(self, *, feature: str, install: str, reason: str = "") -> None:
+        tail = f" ({reason})" if reason else ""
+        super().__init__(f"{feature} is not installed{tail}; install it with: {install}")
+        self.feature = feature
+        self.install = install
+
+
+class MissingStoreError(UsageError):
+    code = "MISSING_STORE"
+
+
+class LifecycleError(FanfoldError):
+    code = "LIFECYCLE_ERROR"
+
+
+class SessionBusyError(LifecycleError):
+    code = "SESSION_BUSY"
+
+    def __init__(self, *, session_id: str, holder: str | None = None) -> None:
+        tail = f" in {holder}" if holder else ""
+        super().__init__(f"Session '{session_id}' already has an active operation{tail}")
+        self.session_id = session_id
+        self.holder = holder
+
+
+class SessionClosedError(LifecycleError):
+    code = "SESSION_CLOSED"
+
+    def __init__(self, *, session_id: str) -> None:
+        super().__init__(f"Session '{session_id}' is closed")
+        self.session_id = session_id
+
+
+class RunError(FanfoldError):
+    code = "RUN_ERROR"
+
+
+class StepLimitError(RunError):
+    code = "STEP_LIMIT"
+
+    def __init__(self, *, limit: int) -> None:
+        super().__init__(f"StepLimit: the run took {limit} steps and was not finished")
+        self.limit = limit
+
+
+class BudgetExhaustedError(RunError):
+    code = "BUDGET_EXHAUSTED"
+
+    def __init__(self, *, resource: str, reason: str) -> None:
+        super().__init__(f"Budget exhausted on '{resource}': {reason}")
+        self.resource = resource
+        self.reason = reason
+
+
+class ProviderError(RunError):
+    """The model's side failed.
+
+    `kind` is one of `connection`, `timeout`, `rate_limit`, `overloaded`, `server`, `auth`, `quota`,
+    `bad_request`, `not_found`, `protocol`, `circuit_open`.
+    """
+
+    code = "LLM_ERROR"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str,
+        retryable: bool,
+        provider: str = "",
+        status: int | None = None,
+        retry_after_ms: int | None = None,
+    ) -> None:
+        super().__init__(f"LLM error: {message}")
+        self.kind = kind
+        self.retryable = retryable
+        self.provider = provider
+        self.status = status
+        self.retry_after_ms = retry_after_ms
+
+
+class RunCancelledError(RunError):
+    code = "RUN_CANCELLED"
+
+
+class StorageError(FanfoldError):
+    code = "STORAGE_ERROR"
+
+
+class CorruptLogError(StorageError):
+    """A fact log that cannot be trusted. Nothing was changed; `line` is 1-based, 0 when it has no line."""
+
+    code = "CORRUPT_LOG"
+
+    def __init__(self, *, thread: str, line: int, reason: str) -> None:
+        super().__init__(f"fact log '{thread}' is corrupt at line {line}: {reason}")
+        self.thread = thread
+        self.line = line
+        self.reason = reason
+        self.hint = f"look at it with: fanfold log check {thread}; set it aside with: fanfold log repair {thread}"
+
+
+class AppendConflictError(StorageError):
+    code = "APPEND_CONFLICT"
+
+    def __init__(self, *, thread: str, expected_seq: int, found_seq: int) -> None:
+        super().__init__(
+            f"fact log '{thread}' moved on: expected its last seq to be {expected_seq}, found {found_seq}"
+        )
+        self.thread = thread
+        self.expected_seq = expected_seq
+        self.found_seq = found_seq
+
+
+class LogWriteError(StorageError):
+    code = "IO_ERROR"
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        super().__init__(f"cannot write {path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class ExecutorError(FanfoldError):
+    code = "EXECUTOR_ERROR"
+
+
+class InternalError(FanfoldError):
+    code = "INTERNAL_ERROR"

@@ -1,0 +1,162 @@
+"""Every seam that a host may fill, on one page. Nothing else brings the world in."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from fanfold.contracts.events import AgentEvent
+from fanfold.contracts.facts import Fact, NewFact
+from fanfold.contracts.messages import ModelReply, ModelRequest, ToolOutput, ToolSpec, Usage
+from fanfold.contracts.record import JsonObject
+from fanfold.contracts.steps import AgentStepSpec, StepOutcome
+
+EventSink = Callable[[AgentEvent], None]
+"""Receives events in order, on the session's loop; must return at once."""
+
+
+# ---- models ---------------------------------------------------------------------------------------------------------
+
+
+class DeltaSink(Protocol):
+    """Hears a reply while it is being written."""
+
+    def text(self, piece: str) -> None: ...
+
+    def reasoning(self, piece: str) -> None: ...
+
+    def restart(self) -> None:
+        """What was heard of this reply is void: the call is being repeated."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCapabilities:
+    structured: Literal["json_schema", "forced_tool", "prompt"] = "prompt"
+    """How `ModelRequest.output_schema` is enforced. `prompt`: not at all, the caller must ask in words."""
+    tools: bool = True
+    context_tokens: int | None = None
+
+
+class ModelClient(Protocol):
+    """One model of one provider. Safe for many calls at once on one event loop."""
+
+    @property
+    def capabilities(self) -> ModelCapabilities: ...
+
+    async def generate(self, request: ModelRequest, deltas: DeltaSink | None = None) -> ModelReply:
+        """Make one call; stream it only when somebody listens. Cancelling the task ends the call at the provider.
+
+        Raises:
+            ProviderError: the call failed; `retryable` and `retry_after_ms` say what may be done.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+# ---- tools ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolScope:
+    """Where and for whom a tool runs."""
+
+    session_id: str
+    call_id: str
+    idempotency_key: str
+    """The same for each attempt at the same recorded call: at-least-once tools may deduplicate by it."""
+    emit: EventSink
+
+
+class Tool(Protocol):
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    async def run(self, args: JsonObject, scope: ToolScope) -> ToolOutput:
+        """Do it. `args` already match `spec.parameters`. What the model should read about a failure is an output with
+        a non-zero `exit_code`; an exception is recorded as a failed result too, with the exception's text."""
+        ...
+
+
+# ---- facts ----------------------------------------------------------------------------------------------------------
+
+
+class HeldThread(Protocol):
+    """The exclusive right to one thread's log, from `FactLog.hold` until `release`."""
+
+    @property
+    def last_seq(self) -> int: ...
+
+    async def read(self, after_seq: int = 0) -> Sequence[Fact]: ...
+
+    async def append(self, facts: Sequence[NewFact]) -> Sequence[Fact]:
+        """Write all or nothing, durable when it returns.
+
+        Facts whose keys all exist already with equal payloads are a no-op (returns the stored ones).
+
+        Raises:
+            AppendConflictError: a key exists with another payload.
+            LogWriteError: nothing of the batch will be seen by a later reader.
+        """
+        ...
+
+    async def release(self) -> None: ...
+
+
+class FactLog(Protocol):
+    async def hold(self, thread: str, *, wait_seconds: float = 0.0) -> HeldThread:
+        """Take the thread for one operation, after repairing a torn tail.
+
+        Raises:
+            SessionBusyError: another holder, here or in another process, did not let go within `wait_seconds`.
+            CorruptLogError: the log cannot be trusted; nothing was changed.
+        """
+        ...
+
+    async def threads(self) -> Sequence[str]: ...
+
+    async def close(self) -> None: ...
+
+
+# ---- budgets --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetDenial:
+    resource: str
+    reason: str
+
+
+class BudgetGuard(Protocol):
+    def check_before_llm(self, session_id: str, estimated_tokens: int) -> BudgetDenial | None: ...
+
+    def record_after_llm(self, session_id: str, usage: Usage) -> None: ...
+
+    def check_before_tool(self, session_id: str, tool_name: str) -> BudgetDenial | None: ...
+
+
+# ---- orchestration --------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class AgentExecutor(Protocol):
+    """Where steps run: the one seam of the orchestration grammar (seed 001)."""
+
+    async def execute_step(self, spec: AgentStepSpec, events: EventSink | None = None) -> StepOutcome:
+        """Run one step. A failure is an outcome with `success: false`, not an exception."""
+        ...
+
+    def concurrency_hint(self) -> int: ...
+
+
+class ItemJournal(Protocol):
+    """Finished items of a `map`, by their identity. Held exclusively while open."""
+
+    @property
+    def finished(self) -> Mapping[str, StepOutcome]: ...
+
+    async def record(self, identity: str, outcome: StepOutcome) -> None:
+        """Durable when it returns."""
+        ...
+
+    async def close(self) -> None: ...
