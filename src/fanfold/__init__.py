@@ -1,1 +1,31 @@
-"""Fan out agents, fold the log."""
+"""Fan out agents, fold the log: sessions that are logs, and orchestration as code over them."""
+
+from fanfold.agent import Agent as Agent
+from fanfold.contracts.agents import AgentDefinition as AgentDefinition
+from fanfold.contracts.events import AgentEvent as AgentEvent
+from fanfold.contracts.events import AgentResult as AgentResult
+from fanfold.contracts.messages import ToolOutput as ToolOutput
+from fanfold.contracts.messages import ToolSpec as ToolSpec
+from fanfold.contracts.messages import Usage as Usage
+from fanfold.contracts.options import SessionOptions as SessionOptions
+from fanfold.contracts.policy import PermissionPolicy as PermissionPolicy
+from fanfold.contracts.steps import AgentStepSpec as AgentStepSpec
+from fanfold.contracts.steps import BudgetSnapshot as BudgetSnapshot
+from fanfold.contracts.steps import ParallelResult as ParallelResult
+from fanfold.contracts.steps import StepOutcome as StepOutcome
+from fanfold.env import FixedClock as FixedClock
+from fanfold.env import HostEnv as HostEnv
+from fanfold.env import SequentialIds as SequentialIds
+from fanfold.errors import FanfoldError as FanfoldError
+from fanfold.orchestration.ledger import TokenLedger as TokenLedger
+from fanfold.orchestration.mapping import MapItem as MapItem
+from fanfold.orchestration.mapping import MapResult as MapResult
+from fanfold.orchestration.mapping import MapStep as MapStep
+from fanfold.orchestration.parallel import execute_steps_parallel as execute_steps_parallel
+from fanfold.orchestration.pipeline import execute_pipeline as execute_pipeline
+from fanfold.protocols import AgentExecutor as AgentExecutor
+from fanfold.protocols import ModelClient as ModelClient
+from fanfold.protocols import Tool as Tool
+from fanfold.session.session import Session as Session
+
+__version__ = "0.1.0"

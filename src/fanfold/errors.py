@@ -13,6 +13,7 @@
     │   ├── StepLimitError
     │   ├── BudgetExhaustedError
     │   ├── ProviderError       the model's side failed (`retryable` says whether waiting may help)
+    │   ├── ParkedError         it waits for a person, and nobody can answer here
     │   └── RunCancelledError
     ├── StorageError            the facts on disk
     │   ├── CorruptLogError
@@ -61,8 +62,8 @@ class InvalidSpecError(UsageError, ValueError):
     code = "INVALID_SPEC"
 
     def __init__(self, reason: str, *, index: int | None = None, field: str | None = None) -> None:
-        where = "" if index is None else f"specs[{index}]" + (f".{field}" if field else "") + ": "
-        super().__init__(f"invalid AgentStepSpec: {where}{reason}")
+        where = ".".join(part for part in ("" if index is None else f"specs[{index}]", field) if part)
+        super().__init__(f"invalid AgentStepSpec: {where}: {reason}" if where else f"invalid AgentStepSpec: {reason}")
         self.reason = reason
         self.index = index
         self.field = field
@@ -162,8 +163,24 @@ class ProviderError(RunError):
         self.retry_after_ms = retry_after_ms
 
 
+class ParkedError(RunError):
+    """The run waits for an approval or an answer; its log stays parked and can be resumed after the answer."""
+
+    code = "PARKED"
+
+    def __init__(self, *, tool_id: str, tool_name: str, what: str) -> None:
+        super().__init__(f"waits for {what} (id {tool_id})")
+        self.tool_id = tool_id
+        self.tool_name = tool_name
+        self.what = what
+
+
 class RunCancelledError(RunError):
     code = "RUN_CANCELLED"
+
+    def __init__(self, *, session_id: str) -> None:
+        super().__init__(f"the operation of session '{session_id}' was cancelled")
+        self.session_id = session_id
 
 
 class StorageError(FanfoldError):

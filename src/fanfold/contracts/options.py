@@ -1,6 +1,6 @@
 """SessionOptions: what a caller may set for one session."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,6 +19,9 @@ class SessionOptions(msgspec.Struct, kw_only=True):
     max_parallel_tasks: int | None = None
     max_tool_rounds: int | None = None
     permission_policy: PermissionPolicy | None = None
+    approvals: Literal["park", "refuse"] | None = None
+    """What a call that needs a person does: `park` (default) waits for `confirm_tool_use`; `refuse` ends the run with
+    `ParkedError`, for hosts where nobody can answer. The log stays parked either way."""
     host_env: HostEnv | None = None
     instructions: str | None = None
     """Appended to the system prompt."""

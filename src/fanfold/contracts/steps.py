@@ -44,6 +44,8 @@ class StepOutcome(Record, frozen=True, kw_only=True, omit_defaults=True):
     source_anchors: tuple[SourceAnchor, ...] | None = None
     usage: Usage | None = None
     duration_ms: int | None = None
+    stop_reason: str | None = None
+    """Present when the answer did not end by itself, for example `length`."""
 
 
 class BudgetSnapshot(Record, frozen=True, kw_only=True):
@@ -84,11 +86,6 @@ def failed(spec: AgentStepSpec, reason: str, *, usage: Usage | None = None, dura
         usage=usage,
         duration_ms=duration_ms,
     )
-
-
-class PipelineContext(Record, frozen=True, kw_only=True):
-    item: JsonValue
-    previous: StepOutcome | None = None
 
 
 def schema_of(source: Any) -> JsonObject | bool | None:

@@ -1,0 +1,50 @@
+"""SessionState: everything that a session is, as folded from its log."""
+
+from typing import Literal
+
+import msgspec
+
+from fanfold.contracts.facts import RecordedCall
+from fanfold.contracts.messages import NO_USAGE, Entry, Usage
+
+Phase = Literal["idle", "infer", "calls", "done"]
+"""`idle`: nothing was asked yet. `infer`: the model is next. `calls`: recorded calls wait, for a tool, an approval or
+an answer. `done`: the turn is over. Compaction and denial are choices of `decide`, not states of the log."""
+
+
+class SessionState(msgspec.Struct, frozen=True, kw_only=True):
+    # A msgspec Struct and not a dataclass: `replace` is on the path of every fact and costs a tenth there.
+    phase: Phase = "idle"
+    last_seq: int = 0
+    facts: int = 0
+    """Facts that drove the fold (notes are not counted)."""
+    turn: int = 0
+    """User messages so far, steers included."""
+    cycle: int = 0
+    """Settled tool rounds of this turn."""
+    transcript: Entry | None = None
+    context_tokens: int = 0
+    """What the next model call will carry: the last reported usage plus bytes / 4 of what came after it."""
+    pending: tuple[RecordedCall, ...] = ()
+    """Recorded calls without a result, in the model's order."""
+    approved: frozenset[str] = frozenset()
+    """Ids of pending calls that a person approved."""
+    rounds: int = 0
+    """Model turns of this turn that asked for tools."""
+    successes: int = 0
+    """Tool results of this turn that were ok."""
+    compacted_turn: int = 0
+    steps: int = 0
+    """Transitions of this run: model turns, tool results, compactions."""
+    usage: Usage = NO_USAGE
+    """Of this run."""
+    tool_results: int = 0
+    """Of this run."""
+    questions: int = 0
+    """Answered in this run."""
+    text: str = ""
+    """The last prose of the assistant in this turn."""
+    stop_reason: str = "stop"
+
+
+EMPTY = SessionState()

@@ -1,0 +1,158 @@
+"""map: one step, or a chain of steps, over many items; what is finished is journaled and never run again."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from fanfold.contracts.codec import encode_json
+from fanfold.contracts.messages import NO_USAGE
+from fanfold.contracts.record import JsonObject, Record
+from fanfold.contracts.steps import AgentStepSpec, StepOutcome
+from fanfold.errors import UsageError
+from fanfold.kernel.schema import compile_schema
+from fanfold.orchestration import template
+from fanfold.orchestration.fanout import fan_out, run_step
+from fanfold.protocols import AgentExecutor, BudgetGuard, EventSink, ItemJournal
+
+PREVIOUS = "previous"
+"""The field that holds the text of the step before, in every step but the first."""
+
+
+class MapItem(Record, frozen=True, kw_only=True):
+    key: str
+    """How people know the item: a path, a line, a row's id. Need not be unique."""
+    fields: dict[str, str]
+    """What its prompts may name."""
+
+
+class MapStep(Record, frozen=True, kw_only=True):
+    prompt: str
+    """A template (see `template.py`)."""
+    agent: str = "answer"
+    output_schema: JsonObject | bool | None = None
+    max_steps: int | None = None
+    model: str | None = None
+
+
+class MapRow(Record, frozen=True, kw_only=True):
+    key: str
+    outcome: StepOutcome
+    is_from_journal: bool = False
+
+
+class MapResult(Record, frozen=True, kw_only=True):
+    rows: list[MapRow]
+    """In input order."""
+
+    @property
+    def failed(self) -> list[MapRow]:
+        return [row for row in self.rows if not row.outcome.success]
+
+
+async def execute_map(
+    executor: AgentExecutor,
+    items: Sequence[MapItem],
+    steps: Sequence[MapStep],
+    *,
+    journal: ItemJournal | None = None,
+    ledger: BudgetGuard | None = None,
+    events: EventSink | None = None,
+    on_row: Callable[[int, MapRow], None] | None = None,
+) -> MapResult:
+    """Run the chain of `steps` for each item, at most the executor's `concurrency_hint()` items at once.
+
+    An item whose chain succeeded is recorded in `journal` before it counts as done; an item found there is answered
+    from it and costs nothing. A failed item is not recorded, so the next call tries it again. `on_row` hears each
+    finished row with its index, in the order in which they finish.
+
+    Raises:
+        UsageError: no step, or a template that names a field some item does not have; nothing has started.
+    """
+    _check(items, steps)
+    identities = [identity(item, steps) for item in items]
+    rows: dict[int, MapRow] = {}
+
+    def finish(index: int, row: MapRow) -> None:
+        rows[index] = row
+        if on_row is not None:
+            on_row(index, row)
+
+    waiting: list[int] = []
+    for index, item in enumerate(items):
+        known = journal.finished.get(identities[index]) if journal is not None else None
+        if known is None:
+            waiting.append(index)
+        else:
+            finish(index, MapRow(key=item.key, outcome=known, is_from_journal=True))
+
+    async def run(position: int) -> None:
+        index = waiting[position]
+        outcome = await _run_chain(executor, items[index], index, steps, events, ledger)
+        if journal is not None and outcome.success:
+            await journal.record(identities[index], outcome)
+        finish(index, MapRow(key=items[index].key, outcome=outcome))
+
+    await fan_out(len(waiting), executor.concurrency_hint(), run)
+    return MapResult(rows=[rows[index] for index in range(len(items))])
+
+
+def identity(item: MapItem, steps: Sequence[MapStep]) -> str:
+    """Digest of what an item's answer depends on: its fields and each step's meaning, not its place in the list."""
+    meaning = encode_json([sorted(item.fields.items()), [step.to_dict() for step in steps]])
+    return hashlib.sha256(meaning).hexdigest()
+
+
+def _check(items: Sequence[MapItem], steps: Sequence[MapStep]) -> None:
+    if not steps:
+        raise UsageError("a map needs at least one step")
+    for step in steps:
+        if step.output_schema is not None:
+            compile_schema(step.output_schema)
+    seen: set[frozenset[str]] = set()
+    for item in items:
+        names = frozenset(item.fields)
+        if names in seen:
+            continue
+        seen.add(names)
+        template.check(steps[0].prompt, names)
+        for step in steps[1:]:
+            template.check(step.prompt, names | {PREVIOUS})
+
+
+async def _run_chain(
+    executor: AgentExecutor,
+    item: MapItem,
+    index: int,
+    steps: Sequence[MapStep],
+    events: EventSink | None,
+    ledger: BudgetGuard | None,
+) -> StepOutcome:
+    """The last outcome of the chain, with the usage of the whole of it."""
+    usage = NO_USAGE
+    fields: Mapping[str, str] = item.fields
+    for number, step in enumerate(steps, start=1):
+        outcome = await run_step(executor, _spec(step, item, fields, index, number), events, ledger)
+        usage += outcome.usage or NO_USAGE
+        if not outcome.success or number == len(steps):
+            return msgspec.structs.replace(outcome, usage=usage)
+        fields = {**item.fields, PREVIOUS: _as_text(outcome)}
+    raise UsageError("a map needs at least one step")
+
+
+def _spec(step: MapStep, item: MapItem, fields: Mapping[str, str], index: int, number: int) -> AgentStepSpec:
+    return AgentStepSpec(
+        task_id=f"item-{index + 1}" + (f"-step-{number}" if number > 1 else ""),
+        agent=step.agent,
+        description=item.key,
+        prompt=template.render(step.prompt, fields),
+        max_steps=step.max_steps,
+        output_schema=step.output_schema,
+        model=step.model,
+    )
+
+
+def _as_text(outcome: StepOutcome) -> str:
+    if outcome.structured is None:
+        return outcome.output
+    return msgspec.json.encode(outcome.structured).decode()

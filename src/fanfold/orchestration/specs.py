@@ -1,0 +1,72 @@
+"""Specs as callers write them, made into `AgentStepSpec`s: all of them checked before any of them runs."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fanfold.contracts.steps import AgentStepSpec
+from fanfold.errors import InvalidSpecError
+from fanfold.kernel.schema import compile_schema
+
+MAX_TASK_ID = 256
+_FIELDS = AgentStepSpec.__struct_fields__
+_REQUIRED = ("task_id", "agent", "prompt")
+
+SpecLike = AgentStepSpec | Mapping[str, Any]
+
+
+def parse_specs(specs: Sequence[SpecLike]) -> list[AgentStepSpec]:
+    """The specs, checked.
+
+    Raises:
+        InvalidSpecError: `invalid AgentStepSpec: specs[2].max_steps: ...`, for the first fault found; also for a
+            `task_id` that occurs twice.
+    """
+    if isinstance(specs, Mapping | str | bytes):
+        raise InvalidSpecError("expected a list of specs, got one " + type(specs).__name__)
+    parsed = [parse_spec(each, index) for index, each in enumerate(specs)]
+    seen: dict[str, int] = {}
+    for index, spec in enumerate(parsed):
+        first = seen.setdefault(spec.task_id, index)
+        if first != index:
+            reason = f"'{spec.task_id}' is already the id of specs[{first}]; every step needs its own"
+            raise InvalidSpecError(reason, index=index, field="task_id")
+    return parsed
+
+
+def parse_spec(source: SpecLike, index: int | None = None) -> AgentStepSpec:
+    """One spec, checked; `index` is named in the error."""
+    spec = source if isinstance(source, AgentStepSpec) else _from_mapping(source, index)
+    if not spec.task_id.strip() or len(spec.task_id) > MAX_TASK_ID:
+        raise InvalidSpecError(f"must be 1 to {MAX_TASK_ID} characters", index=index, field="task_id")
+    if spec.max_steps is not None and spec.max_steps < 0:
+        raise InvalidSpecError(f"must be 0 or more, got {spec.max_steps}", index=index, field="max_steps")
+    if spec.output_schema is None:
+        return spec
+    try:
+        schema = compile_schema(spec.output_schema).schema
+    except InvalidSpecError as error:
+        raise InvalidSpecError(error.reason, index=index, field="output_schema") from error
+    return spec if schema is spec.output_schema else msgspec.structs.replace(spec, output_schema=schema)
+
+
+def _from_mapping(source: object, index: int | None) -> AgentStepSpec:
+    if not isinstance(source, Mapping):
+        raise InvalidSpecError(f"expected a mapping, got {type(source).__name__}", index=index)
+    fields: dict[str, Any] = {str(key): value for key, value in source.items()}
+    for key in fields:
+        if key not in _FIELDS:
+            near = difflib.get_close_matches(key, _FIELDS, n=1)
+            advice = f"did you mean '{near[0]}'?" if near else "known: " + ", ".join(_FIELDS)
+            raise InvalidSpecError(f"unknown key '{key}'; {advice}", index=index)
+    for key in _REQUIRED:
+        if fields.get(key) is None:
+            raise InvalidSpecError("is required", index=index, field=key)
+    given = {key: value for key, value in fields.items() if value is not None}
+    try:
+        return msgspec.convert(given, AgentStepSpec)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at ")
+        raise InvalidSpecError(reason, index=index, field=place.strip("`").removeprefix("$.") or None) from None

@@ -1,0 +1,237 @@
+"""TaskExecutor: the local end of the executor seam. A step is a child session whose facts stay in memory."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from fanfold.contracts.agents import AgentDefinition
+from fanfold.contracts.events import AgentEvent, event
+from fanfold.contracts.messages import NO_USAGE, Usage
+from fanfold.contracts.steps import AgentStepSpec, StepOutcome, child_session_id, failed
+from fanfold.env import HostEnv
+from fanfold.errors import FanfoldError
+from fanfold.kernel.schema import OutputSchema, compile_schema
+from fanfold.kernel.state import EMPTY, SessionState
+from fanfold.kernel.structured import answer_contract, extract, failure_text, repair_prompt
+from fanfold.protocols import BudgetGuard, EventSink, FactLog
+from fanfold.session.builtin_agents import find_agent
+from fanfold.session.driver import Driver
+from fanfold.session.effects import Effects, Surroundings
+from fanfold.session.inbox import Inbox
+from fanfold.session.limiter import Limiter, Slot
+from fanfold.session.setup import AgentSetup
+
+REPAIR_ROUNDS = 2
+
+SetupFor = Callable[[AgentDefinition, AgentStepSpec], AgentSetup]
+"""Composes what a child of that role thinks with; raises FanfoldError when it cannot (an unknown model, a missing key)."""
+
+
+class TaskExecutor:
+    """Runs steps as children of one session, on its limiter and with its inbox. Made anew for each fan-out, so that
+    each has its own `guard`."""
+
+    def __init__(
+        self,
+        *,
+        agents: Mapping[str, AgentDefinition],
+        setup_for: SetupFor,
+        new_log: Callable[[], FactLog],
+        limiter: Limiter,
+        inbox: Inbox,
+        env: HostEnv,
+        approvals: Any = "park",
+        guard: BudgetGuard | None = None,
+        parent_session_id: str = "",
+    ) -> None:
+        self._agents = agents
+        self._setup_for = setup_for
+        self._new_log = new_log
+        self._limiter = limiter
+        self._inbox = inbox
+        self._env = env
+        self._approvals = approvals
+        self._guard = guard
+        self._parent_session_id = parent_session_id
+
+    def concurrency_hint(self) -> int:
+        return self._limiter.slots
+
+    async def execute_step(self, spec: AgentStepSpec, events: EventSink | None = None) -> StepOutcome:
+        agent = find_agent(spec.agent, self._agents)
+        if agent is None:
+            return failed(spec, f"Task failed: Unknown agent type: '{spec.agent}'")
+        async with self._limiter.slot() as slot:
+            started_ms = self._env.clock.now_ms()
+            start = self._env.clock.monotonic_ms()
+            self._emit_start(spec, events, started_ms)
+            outcome: StepOutcome | None = None
+            try:
+                outcome = await self._run(spec, agent, slot, events, start)
+                return outcome
+            finally:
+                # Exactly one end per start, also when the step is cancelled.
+                self._emit_end(spec, events, outcome or failed(spec, "Task cancelled by caller"))
+
+    async def _run(
+        self, spec: AgentStepSpec, agent: AgentDefinition, slot: Slot, events: EventSink | None, start: int
+    ) -> StepOutcome:
+        child: _Child | None = None
+        try:
+            child = _Child(spec, self._setup_for(agent, spec), self._surroundings(spec, slot, events))
+            return await child.run(self._new_log(), lambda: self._env.clock.monotonic_ms() - start)
+        except FanfoldError as error:
+            usage = child.usage if child is not None else NO_USAGE
+            duration = self._env.clock.monotonic_ms() - start
+            return failed(spec, f"Task failed: {error}", usage=usage, duration_ms=duration)
+
+    def _surroundings(self, spec: AgentStepSpec, slot: Slot, events: EventSink | None) -> Surroundings:
+        session_id = child_session_id(spec.task_id)
+        return Surroundings(
+            session_id=session_id,
+            env=self._env,
+            inbox=self._inbox,
+            approvals=self._approvals,
+            guard=self._guard,
+            emit=None if events is None else _Progress(spec.task_id, session_id, events),
+            id_prefix=f"{session_id}/",
+            slot=slot,
+        )
+
+    def _emit_start(self, spec: AgentStepSpec, events: EventSink | None, started_ms: int) -> None:
+        if events is not None:
+            events(
+                event(
+                    "subagent_start",
+                    task_id=spec.task_id,
+                    session_id=child_session_id(spec.task_id),
+                    parent_session_id=spec.parent_session_id or self._parent_session_id,
+                    agent=spec.agent,
+                    description=spec.description,
+                    started_ms=started_ms,
+                )
+            )
+
+    def _emit_end(self, spec: AgentStepSpec, events: EventSink | None, outcome: StepOutcome) -> None:
+        if events is not None:
+            events(
+                event(
+                    "subagent_end",
+                    task_id=spec.task_id,
+                    session_id=outcome.session_id,
+                    agent=spec.agent,
+                    output=outcome.output,
+                    success=outcome.success,
+                    finished_ms=self._env.clock.now_ms(),
+                    usage=(outcome.usage or NO_USAGE).to_dict(),
+                )
+            )
+
+
+class _Child:
+    """One step's run: drive to an answer, then, where a schema asks for it, to a valid value."""
+
+    def __init__(self, spec: AgentStepSpec, setup: AgentSetup, around: Surroundings) -> None:
+        self._spec = spec
+        self._setup = setup
+        self._around = around
+        self._effects = Effects(setup, around)
+        self._schema = None if spec.output_schema is None else compile_schema(spec.output_schema)
+        self.usage: Usage = NO_USAGE
+        """Of the model calls so far, also when the step fails."""
+
+    async def run(self, log: FactLog, elapsed_ms: Callable[[], int]) -> StepOutcome:
+        held = await log.hold(self._around.session_id)
+        driver = Driver(self._setup, self._effects, held, EMPTY)
+        state = await self._answer(driver, self._first_prompt())
+        outcome = _judged(self._spec, state)
+        if outcome.success and self._schema is not None:
+            outcome = await self._structured(driver, self._schema, outcome)
+        anchors = tuple(self._effects.anchors.values()) or None
+        return replace(outcome, usage=self.usage, duration_ms=elapsed_ms(), source_anchors=anchors)
+
+    def _first_prompt(self) -> str:
+        if self._schema is None:
+            return self._spec.prompt
+        mode = self._setup.model.capabilities.structured
+        if mode == "json_schema" or (mode == "forced_tool" and not self._setup.specs):
+            self._effects.output_schema = self._schema.wire_schema
+            if mode == "json_schema":
+                return self._spec.prompt
+        return f"{self._spec.prompt}\n\n{answer_contract(self._schema)}"
+
+    async def _answer(self, driver: Driver, prompt: str) -> SessionState:
+        await driver.ask(prompt)
+        before = self.usage
+        try:
+            return await driver.drive()
+        finally:
+            self.usage = before + driver.state.usage
+
+    async def _structured(self, driver: Driver, schema: OutputSchema, outcome: StepOutcome) -> StepOutcome:
+        found = extract(outcome.output, schema)
+        for _ in range(REPAIR_ROUNDS):
+            if found.is_valid:
+                break
+            if self._setup.model.capabilities.structured != "prompt":
+                self._effects.output_schema = schema.wire_schema
+            state = await self._answer(driver, repair_prompt(found, schema))
+            found = extract(state.text, schema)
+            outcome = replace(outcome, output=state.text or outcome.output)
+        if found.is_valid:
+            return replace(outcome, structured=found.value)
+        why = failure_text(found, REPAIR_ROUNDS)
+        return replace(outcome, success=False, output=f"{outcome.output}\n\n[structured output failed: {why}]")
+
+
+_WHY_FAILED: Mapping[str, str] = {
+    "incomplete": "the model's answer broke off before its end",
+    "content_filter": "the provider's content filter stopped the answer",
+    "denied": "a tool call was denied",
+    "tool_budget": "the tool budget of the turn was spent before an answer",
+}
+
+
+def _judged(spec: AgentStepSpec, state: SessionState) -> StepOutcome:
+    """An outcome of the finished turn; an answer that did not come to its end is no success."""
+    why = _WHY_FAILED.get(state.stop_reason)
+    if why is None and not state.text.strip():
+        why = "child agent returned no final output"
+    if why is not None:
+        return failed(spec, f"Task failed: {why}" + (f"\n\n{state.text}" if state.text else ""))
+    return StepOutcome(
+        task_id=spec.task_id,
+        session_id=child_session_id(spec.task_id),
+        agent=spec.agent,
+        output=state.text,
+        success=True,
+        stop_reason=None if state.stop_reason == "stop" else state.stop_reason,
+    )
+
+
+class _Progress:
+    """Turns a child's events into its parent's: `subagent_progress`, and the raw event of what a person must answer."""
+
+    def __init__(self, task_id: str, session_id: str, events: EventSink) -> None:
+        self._who = {"task_id": task_id, "session_id": session_id}
+        self._events = events
+
+    def __call__(self, item: AgentEvent) -> None:
+        payload = item.payload
+        match item.type:
+            case "turn_end":
+                usage: dict[str, Any] = payload["usage"]
+                self._progress("turn_completed", {"turn": payload["turn"], **usage})
+            case "tool_end":
+                size = len(payload["output"])
+                self._progress(
+                    "tool_completed", {"tool": payload["name"], "exit_code": payload["exit_code"], "output_bytes": size}
+                )
+            case "tool_start":
+                self._progress("tool_started", {"tool": payload["name"]})
+            case _:
+                self._events(AgentEvent(type=item.type, payload=payload, metadata=dict(self._who)))
+
+    def _progress(self, status: str, metadata: dict[str, Any]) -> None:
+        self._events(event("subagent_progress", **self._who, status=status, metadata=metadata))

@@ -1,0 +1,336 @@
+"""Effects: one coroutine per Action. Each does its piece of the world and returns the facts of what happened."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from fanfold.contracts.events import AgentEvent, event
+from fanfold.contracts.facts import (
+    BudgetDenied,
+    Compacted,
+    ConfirmationAnswered,
+    ModelTurn,
+    NewFact,
+    QuestionAnswered,
+    QuestionTurn,
+    RecordedCall,
+    TextTurn,
+    ToolResulted,
+    ToolTurn,
+)
+from fanfold.contracts.messages import (
+    ASK_USER,
+    ModelReply,
+    ModelRequest,
+    ToolOutput,
+    Usage,
+    UserMessage,
+    append,
+)
+from fanfold.contracts.record import JsonObject
+from fanfold.contracts.steps import SourceAnchor
+from fanfold.env import HostEnv
+from fanfold.errors import BudgetExhaustedError, InternalError, ParkedError, ProviderError
+from fanfold.kernel.state import SessionState
+from fanfold.kernel.transcript import as_plain_text, excerpt
+from fanfold.protocols import BudgetDenial, BudgetGuard, EventSink, ToolScope
+from fanfold.session.gate import Gate
+from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, PendingQuestion
+from fanfold.session.limiter import Slot
+from fanfold.session.setup import AgentSetup
+
+MAX_ANCHORS = 64
+MAX_QUESTIONS_PER_RUN = 3
+_SUMMARY_PROMPT = (
+    "Summarise this conversation so that the work can go on from the summary alone: the task, what was found with its "
+    "places, what was done, what is left. Keep names, paths and numbers."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a run has around it, apart from the agent itself."""
+
+    session_id: str
+    env: HostEnv
+    inbox: Inbox
+    approvals: Literal["park", "refuse"] = "park"
+    guard: BudgetGuard | None = None
+    emit: EventSink | None = None
+    streams_text: bool = False
+    id_prefix: str = ""
+    """Put before call ids in the inbox, so that calls of different children cannot be confused."""
+    slot: Slot | None = None
+    memo: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class _Deltas:
+    """Passes a streamed reply on as events."""
+
+    def __init__(self, emit: EventSink, turn: int) -> None:
+        self._emit = emit
+        self._turn = turn
+
+    def text(self, piece: str) -> None:
+        self._emit(event("text_delta", text=piece))
+
+    def reasoning(self, piece: str) -> None:
+        self._emit(event("reasoning_delta", text=piece))
+
+    def restart(self) -> None:
+        self._emit(event("turn_start", turn=self._turn))
+
+
+class Effects:
+    def __init__(self, setup: AgentSetup, around: Surroundings) -> None:
+        self._setup = setup
+        self._around = around
+        self._gate = Gate(setup)
+        self._turns = 0
+        self.output_schema: JsonObject | None = None
+        """Set while the answer has to be JSON."""
+        self.anchors: dict[tuple[str, str], SourceAnchor] = {}
+        """Places that successful tools read, in order, without repeats."""
+
+    # ---- the model ----
+
+    async def call_model(self, state: SessionState, *, with_tools: bool) -> NewFact:
+        """Raises BudgetExhaustedError before the call when the guard refuses, ProviderError when it fails."""
+        self._check(state)
+        self._turns += 1
+        emit = self._around.emit
+        if emit is not None:
+            emit(event("turn_start", turn=self._turns))
+        deltas = _Deltas(emit, self._turns) if emit is not None and self._around.streams_text else None
+        request = self._request(state, with_tools=with_tools)
+        reply = await self._setup.model.generate(request, deltas)
+        usage = self._record(reply, state)
+        if emit is not None:
+            emit(event("turn_end", turn=self._turns, usage=usage.to_dict()))
+        place = f"{state.turn}:{state.cycle}"
+        return NewFact(f"model:{place}", f"infer:{place}", self._as_turn(reply, usage))
+
+    def _request(self, state: SessionState, *, with_tools: bool) -> ModelRequest:
+        setup = self._setup
+        if state.transcript is None:
+            raise InternalError("a model call was decided on an empty transcript")
+        return ModelRequest(
+            model=setup.model_id,
+            system=setup.system,
+            transcript=state.transcript,
+            tools=setup.specs if with_tools else (),
+            output_schema=self.output_schema,
+            max_output_tokens=setup.max_output_tokens,
+            temperature=setup.temperature,
+            session_id=self._around.session_id,
+            memo=self._around.memo,
+        )
+
+    def _as_turn(self, reply: ModelReply, usage: Usage) -> ModelTurn:
+        if not reply.calls:
+            return TextTurn(text=reply.text, reasoning=reply.reasoning, usage=usage, stop_reason=reply.stop_reason)
+        first = reply.calls[0]
+        if len(reply.calls) == 1 and first.name == ASK_USER and self._gate.fault(first) is None:
+            question: Any = first.args
+            return QuestionTurn(
+                text=reply.text,
+                reasoning=reply.reasoning,
+                usage=usage,
+                question_id=first.id,
+                question=question["question"],
+                options=tuple(question.get("options", ())),
+                allow_free_text=question.get("allow_free_text", not question.get("options")),
+            )
+        call, *also = (self._gate.record(each) for each in reply.calls)
+        return ToolTurn(text=reply.text, reasoning=reply.reasoning, usage=usage, call=call, also=tuple(also))
+
+    def _check(self, state: SessionState) -> None:
+        guard = self._around.guard
+        denial = guard and guard.check_before_llm(self._around.session_id, state.context_tokens)
+        if denial:
+            self._emit_denial(denial)
+            raise BudgetExhaustedError(resource=denial.resource, reason=denial.reason)
+
+    def _record(self, reply: ModelReply, state: SessionState) -> Usage:
+        usage = reply.usage or _estimated(reply, state)
+        if self._around.guard is not None:
+            self._around.guard.record_after_llm(self._around.session_id, usage)
+        return usage
+
+    async def compact(self, state: SessionState, kept_messages: int) -> NewFact:
+        """Never fails for the summariser's sake: without a summary the transcript's two ends stand in for it."""
+        self._check(state)
+        if state.transcript is None:
+            raise InternalError("a compaction was decided on an empty transcript")
+        messages = list(state.transcript)
+        older = as_plain_text(messages[: len(messages) - kept_messages])
+        summary, usage = excerpt(older), None
+        request = ModelRequest(
+            model=self._setup.model_id,
+            system=_SUMMARY_PROMPT,
+            transcript=append(None, UserMessage(summary)),
+            session_id=self._around.session_id,
+        )
+        try:
+            reply = await self._setup.model.generate(request)
+            summary, usage = reply.text or summary, self._record(reply, state)
+        except ProviderError:
+            pass  # the excerpt stands
+        self._emit("context_compacted", before_messages=len(messages), after_messages=kept_messages + 1)
+        payload = Compacted(
+            summary=f"[summary of the conversation so far]\n{summary}", kept_messages=kept_messages, usage=usage
+        )
+        return NewFact(f"compaction:auto:{state.turn}", f"compact:{state.turn}", payload)
+
+    # ---- tools ----
+
+    async def run_tools(self, state: SessionState, calls: tuple[RecordedCall, ...]) -> list[NewFact]:
+        """Run the leading group: the parallel-safe calls together, or the first call alone."""
+        group = self._leading_group(calls)
+        if len(group) == 1:
+            return [await self._run_tool(state, group[0])]
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(self._run_tool(state, call)) for call in group]
+        return [task.result() for task in running]
+
+    def _leading_group(self, calls: tuple[RecordedCall, ...]) -> tuple[RecordedCall, ...]:
+        size = 0
+        for call in calls:
+            if self._gate.fault(call) is None and not self._gate.tool(call).spec.is_parallel_safe:
+                break
+            size += 1
+        return calls[: max(1, size)]
+
+    async def _run_tool(self, state: SessionState, call: RecordedCall) -> NewFact:
+        self._emit("tool_start", id=call.id, name=call.name)
+        refusal = self._gate.refusal(call, is_approved=call.id in state.approved) or self._tool_denial(call)
+        if refusal is None:
+            output = await self._execute(state, call)
+        else:
+            output = ToolOutput(output=refusal, exit_code=1)
+            self._emit("permission_denied", tool_id=call.id, tool_name=call.name, args=call.args, reason=refusal)
+        self._emit("tool_end", id=call.id, name=call.name, output=output.output, exit_code=output.exit_code)
+        return _result_fact(state, call, output)
+
+    async def _execute(self, state: SessionState, call: RecordedCall) -> ToolOutput:
+        self._emit("tool_execution_start", id=call.id, name=call.name, args=call.args)
+        scope = ToolScope(
+            session_id=self._around.session_id,
+            call_id=call.id,
+            idempotency_key=f"{self._around.session_id}:{state.turn}:{state.cycle}:{call.id}",
+            emit=self._around.emit or _nobody,
+        )
+        args: Any = call.args
+        try:
+            output = await self._gate.tool(call).run(args, scope)
+        except Exception as error:  # noqa: BLE001  a tool is foreign code: what it raises is its result
+            return ToolOutput(output=f"{type(error).__name__}: {error}", exit_code=1)
+        if output.exit_code == 0:
+            self._note_anchors(call.name, output.source_anchors)
+        return output
+
+    def _note_anchors(self, tool: str, places: tuple[str, ...]) -> None:
+        for place in places:
+            if len(self.anchors) < MAX_ANCHORS:
+                self.anchors.setdefault((tool, place), SourceAnchor(tool=tool, url_or_path=place))
+
+    def _tool_denial(self, call: RecordedCall) -> str | None:
+        guard = self._around.guard
+        denial = guard and guard.check_before_tool(self._around.session_id, call.name)
+        if not denial:
+            return None
+        self._emit_denial(denial)
+        return f"Budget exhausted on '{denial.resource}': {denial.reason}"
+
+    def deny(self, state: SessionState, call: RecordedCall) -> NewFact:
+        place = f"{state.turn}:{state.cycle}:{call.id}"
+        return NewFact(f"budget-denied:{place}", f"budget:{place}", BudgetDenied(call.id))
+
+    # ---- people ----
+
+    async def await_confirmation(self, call: RecordedCall, length: int) -> NewFact:
+        tool_id = self._around.id_prefix + call.id
+        self._emit("confirmation_required", tool_id=tool_id, tool_name=call.name, args=call.args, timeout_ms=0)
+        item = PendingConfirmation(
+            tool_id=tool_id, tool_name=call.name, args=call.args, session_id=self._around.session_id
+        )
+        self._refuse_if_nobody_answers(tool_id, call.name, f"approval of {call.name}")
+        approval = await self._parked(self._around.inbox.confirmation(item))
+        self._emit("confirmation_received", tool_id=tool_id, approved=approval.approved, reason=approval.reason)
+        return confirmation_fact(call.id, approval, length)
+
+    async def await_answer(self, state: SessionState, call: RecordedCall, length: int) -> NewFact:
+        refusal = self._gate.fault(call)
+        if state.questions >= MAX_QUESTIONS_PER_RUN:
+            refusal = "ask_user question cap exceeded"
+        if refusal is not None:
+            return _result_fact(state, call, ToolOutput(output=refusal, exit_code=1))
+        question: Any = call.args
+        question_id = self._around.id_prefix + call.id
+        item = PendingQuestion(
+            question_id=question_id,
+            question=str(question.get("question", "")),
+            options=list(question.get("options", ())),
+            allow_free_text=bool(question.get("allow_free_text", True)),
+            session_id=self._around.session_id,
+        )
+        self._emit(
+            "user_question",
+            question_id=question_id,
+            question=item.question,
+            options=item.options,
+            allow_free_text=item.allow_free_text,
+        )
+        self._refuse_if_nobody_answers(question_id, call.name, f"an answer to: {item.question}")
+        text = await self._parked(self._around.inbox.answer(item))
+        return answer_fact(call.id, text, length)
+
+    def _refuse_if_nobody_answers(self, item_id: str, tool_name: str, what: str) -> None:
+        if self._around.approvals == "refuse":
+            raise ParkedError(tool_id=item_id, tool_name=tool_name, what=what)
+
+    async def _parked(self, waiting: Any) -> Any:
+        if self._around.slot is None:
+            return await waiting
+        async with self._around.slot.given_back():
+            return await waiting
+
+    # ---- events ----
+
+    def _emit(self, kind: str, /, **payload: Any) -> None:
+        if self._around.emit is not None:
+            self._around.emit(AgentEvent(type=kind, payload=payload))
+
+    def _emit_denial(self, denial: BudgetDenial) -> None:
+        self._emit("budget_threshold_hit", resource=denial.resource, kind="hard", message=denial.reason)
+
+
+def _result_fact(state: SessionState, call: RecordedCall, output: ToolOutput) -> NewFact:
+    ok = output.exit_code == 0
+    result = ToolResulted(tool_call_id=call.id, ok=ok, output=output.output, artifact=output.artifact)
+    place = f"{state.turn}:{state.cycle}:{call.id}"
+    return NewFact(f"tool-result:{place}", f"tool:{place}", result)
+
+
+def confirmation_fact(call_id: str, approval: Approval, length: int) -> NewFact:
+    payload = ConfirmationAnswered(tool_call_id=call_id, approved=approval.approved, reason=approval.reason)
+    return NewFact(f"c-{length}", None, payload)
+
+
+def answer_fact(call_id: str, text: str, length: int) -> NewFact:
+    return NewFact(f"a-{length}", None, QuestionAnswered(question_id=call_id, text=text))
+
+
+def _estimated(reply: ModelReply, state: SessionState) -> Usage:
+    size = len(reply.text) + len(reply.reasoning) + sum(len(msgspec.json.encode(call)) for call in reply.calls)
+    written = 1 + size // 4
+    read = state.context_tokens
+    return Usage(
+        prompt_tokens=read, completion_tokens=written, total_tokens=read + written, is_estimated=True
+    )
+
+
+def _nobody(_: AgentEvent) -> None:
+    return None

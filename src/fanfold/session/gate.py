@@ -1,0 +1,55 @@
+"""The one gate before every tool call: does it exist, do its arguments fit, is it allowed (decisions 5.2)."""
+
+from fanfold.contracts.facts import RecordedCall
+from fanfold.contracts.messages import ToolCall
+from fanfold.contracts.policy import Decision
+from fanfold.kernel.permissions import decide_permission, narrower
+from fanfold.kernel.schema import compile_schema
+from fanfold.protocols import Tool
+from fanfold.session.setup import AgentSetup
+
+
+class Gate:
+    def __init__(self, setup: AgentSetup) -> None:
+        self._setup = setup
+
+    def fault(self, call: ToolCall | RecordedCall) -> str | None:
+        """Why the call cannot run at all, told so that the model can do better; None when it can."""
+        tool = self._setup.tools.get(call.name)
+        if tool is None:
+            known = ", ".join(sorted(self._setup.tools)) or "none"
+            return f"There is no tool '{call.name}'. Available: {known}."
+        if isinstance(call.args, str):
+            return f"The arguments of '{call.name}' are not a JSON object: {call.args[:200]}"
+        errors = compile_schema(tool.spec.parameters).validate(call.args)
+        if errors:
+            return f"The arguments of '{call.name}' do not fit its schema: {'; '.join(errors)}"
+        return None
+
+    def decision(self, call: ToolCall | RecordedCall) -> Decision:
+        """The strictest answer of all policies, for a call without fault."""
+        tool = self._setup.tools[call.name]
+        args = call.args if isinstance(call.args, dict) else {}
+        real_path = self._setup.real_path
+        verdict: Decision = "allow"
+        for policy in self._setup.policies:
+            verdict = narrower(verdict, decide_permission(policy, tool.spec, args, real_path=real_path)[0])
+        return verdict
+
+    def record(self, call: ToolCall) -> RecordedCall:
+        """The call as the log keeps it, with the need for an approval decided now and for good."""
+        needs_person = self.fault(call) is None and self.decision(call) == "ask"
+        return RecordedCall(id=call.id, name=call.name, args=call.args, needs_confirmation=needs_person)
+
+    def refusal(self, call: RecordedCall, *, is_approved: bool) -> str | None:
+        """Why the call must not run now: checked again at execution, for policies change while a call is parked."""
+        fault = self.fault(call)
+        if fault is not None:
+            return fault
+        decision = self.decision(call)
+        if decision == "allow" or (decision == "ask" and is_approved):
+            return None
+        return f"Permission denied: Tool '{call.name}' is blocked by permission policy."
+
+    def tool(self, call: RecordedCall) -> Tool:
+        return self._setup.tools[call.name]

@@ -1,0 +1,81 @@
+"""The inbox: what waits for a person, of a session and of all its children."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from fanfold.contracts.record import JsonObject, Record
+
+A = TypeVar("A")
+
+
+class PendingConfirmation(Record, frozen=True, kw_only=True):
+    tool_id: str
+    """What `confirm_tool_use` takes. A child's call is named `<child session id>/<call id>`."""
+    tool_name: str
+    args: JsonObject | str
+    session_id: str
+
+
+class PendingQuestion(Record, frozen=True, kw_only=True):
+    question_id: str
+    question: str
+    options: list[str]
+    allow_free_text: bool
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    approved: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting(Generic[A]):
+    item: Any
+    answer: "asyncio.Future[A]"
+
+
+class Inbox:
+    def __init__(self) -> None:
+        self._confirmations: dict[str, _Waiting[Approval]] = {}
+        self._questions: dict[str, _Waiting[str]] = {}
+
+    async def confirmation(self, item: PendingConfirmation) -> Approval:
+        """Wait until somebody approves or denies `item`."""
+        return await _wait(self._confirmations, item.tool_id, item)
+
+    async def answer(self, item: PendingQuestion) -> str:
+        """Wait until somebody answers `item`."""
+        return await _wait(self._questions, item.question_id, item)
+
+    def confirm(self, tool_id: str, approval: Approval) -> bool:
+        """True when that call was waiting here; a second answer finds nothing and is False."""
+        return _settle(self._confirmations, tool_id, approval)
+
+    def reply(self, question_id: str, text: str) -> bool:
+        return _settle(self._questions, question_id, text)
+
+    def confirmations(self) -> list[PendingConfirmation]:
+        return [waiting.item for waiting in self._confirmations.values()]
+
+    def questions(self) -> list[PendingQuestion]:
+        return [waiting.item for waiting in self._questions.values()]
+
+
+async def _wait(waiting: dict[str, _Waiting[A]], key: str, item: object) -> A:
+    future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+    waiting[key] = _Waiting(item, future)
+    try:
+        return await future
+    finally:
+        waiting.pop(key, None)
+
+
+def _settle(waiting: dict[str, _Waiting[A]], key: str, answer: A) -> bool:
+    found = waiting.pop(key, None)
+    if found is None or found.answer.done():
+        return False
+    found.answer.set_result(answer)
+    return True

@@ -1,0 +1,80 @@
+"""What runs in a session right now: one transcript operation at a time, any number of fan-outs, all ended by close."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from fanfold.errors import RunCancelledError, SessionBusyError, SessionClosedError
+
+R = TypeVar("R")
+
+
+class Operations:
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._exclusive: asyncio.Task[Any] | None = None
+        self.is_closed = False
+
+    def start(self, work: Coroutine[Any, Any, R], *, is_exclusive: bool) -> asyncio.Task[R]:
+        """Run `work` as a task of the session. Refuses at once, before `work` has done anything.
+
+        Raises:
+            SessionClosedError: the session was closed.
+            SessionBusyError: `is_exclusive`, and another exclusive operation has not fully stopped yet.
+        """
+        if self.is_closed or (is_exclusive and self._exclusive is not None):
+            work.close()
+            if self.is_closed:
+                raise SessionClosedError(session_id=self._session_id)
+            raise SessionBusyError(session_id=self._session_id)
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        if is_exclusive:
+            self._exclusive = task
+        task.add_done_callback(self._ended)
+        return task
+
+    async def run(self, work: Coroutine[Any, Any, R], *, is_exclusive: bool) -> R:
+        """Run `work` to its end; cancelling the caller cancels it and waits until it has stopped.
+
+        Raises:
+            RunCancelledError: somebody else cancelled it, by `cancel` or by closing the session.
+        """
+        task = self.start(work, is_exclusive=is_exclusive)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if caller is not None and caller.cancelling():
+                raise
+            raise RunCancelledError(session_id=self._session_id) from None
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if self._exclusive is task:
+            self._exclusive = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._exclusive is not None
+
+    async def cancel(self) -> bool:
+        """Cancel the transcript operation and wait until it has stopped. False when there was none."""
+        if self._exclusive is None:
+            return False
+        await _stop({self._exclusive})
+        return True
+
+    async def close(self) -> None:
+        """Refuse new work, cancel all that runs, return when it has stopped."""
+        self.is_closed = True
+        current = asyncio.current_task()
+        await _stop({task for task in self._tasks if task is not current})
+
+
+async def _stop(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)

@@ -1,0 +1,429 @@
+"""Session: an agent bound to a workspace and one log. A wide, shallow face; the work is done by what it delegates to."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from fanfold.contracts.agents import AgentDefinition
+from fanfold.contracts.events import AgentEvent, AgentResult, event
+from fanfold.contracts.messages import ASK_USER
+from fanfold.contracts.options import SessionOptions
+from fanfold.contracts.record import JsonObject
+from fanfold.contracts.steps import ParallelResult, StepOutcome
+from fanfold.env import HostEnv
+from fanfold.errors import StorageError
+from fanfold.kernel.fold import fold
+from fanfold.kernel.state import EMPTY, SessionState
+from fanfold.kernel.transcript import as_history
+from fanfold.orchestration.ledger import TokenLedger
+from fanfold.orchestration.mapping import MapItem, MapResult, MapRow, MapStep, execute_map
+from fanfold.orchestration.parallel import execute_steps_parallel
+from fanfold.orchestration.pipeline import STAGE_TIMEOUT_MS, Stage, execute_pipeline
+from fanfold.orchestration.specs import SpecLike
+from fanfold.portal import Portal, blocking, on_loop
+from fanfold.protocols import AgentExecutor, EventSink, FactLog, HeldThread, ItemJournal
+from fanfold.session.child import TaskExecutor
+from fanfold.session.driver import Driver
+from fanfold.session.effects import Effects, Surroundings, answer_fact, confirmation_fact
+from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, PendingQuestion
+from fanfold.session.limiter import Limiter
+from fanfold.session.operations import Operations
+from fanfold.session.setup import Composer
+from fanfold.session.stream import EventBuffer, EventStream, error_event
+
+
+class Session:
+    """Made by `Agent.session`. Every operation exists as `x_async` and as blocking `x`."""
+
+    def __init__(
+        self,
+        *,
+        portal: Portal,
+        session_id: str,
+        workspace: Path,
+        options: SessionOptions,
+        env: HostEnv,
+        log: FactLog,
+        composer: Composer,
+        agents: Mapping[str, AgentDefinition],
+        new_child_log: Callable[[], FactLog],
+        max_parallel_tasks: int,
+        on_close: Callable[["Session"], None],
+    ) -> None:
+        self.portal = portal
+        self._session_id = session_id
+        self._workspace = workspace
+        self._options = options
+        self._env = env
+        self._log = log
+        self._composer = composer
+        self._agents = agents
+        self._new_child_log = new_child_log
+        self._limiter = Limiter(max_parallel_tasks)
+        self._on_close = on_close
+        self._operations = Operations(session_id)
+        self._inbox = Inbox()
+        self._state: SessionState = EMPTY
+        self._memo: dict[str, Any] = {}
+
+    # ---- identity ----
+
+    @property
+    def session_id(self) -> str:
+        return self._session_id
+
+    @property
+    def workspace(self) -> str:
+        return str(self._workspace)
+
+    @property
+    def tenant_id(self) -> str | None:
+        return self._options.tenant_id
+
+    @property
+    def principal(self) -> str | None:
+        return self._options.principal
+
+    @property
+    def agent_template_id(self) -> str | None:
+        return self._options.agent_template_id
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self._options.correlation_id
+
+    # ---- conversation ----
+
+    @on_loop
+    async def send_async(self, prompt: str, history: Sequence[JsonObject] | None = None) -> AgentResult:
+        """Ask, and run until the turn is done. The prompt is a fact: a crash loses nothing that was answered.
+
+        `history` seeds an empty log; on a log that has facts it is ignored (seed 002).
+
+        Raises:
+            SessionBusyError, SessionClosedError: before anything was recorded.
+            RunError: the run ended without an answer; what it did stays in the log.
+        """
+        return await self._operations.run(self._converse(prompt, history, None), is_exclusive=True)
+
+    send = blocking(send_async)
+
+    @on_loop
+    async def stream_async(self, prompt: str, history: Sequence[JsonObject] | None = None) -> EventStream:
+        """Like `send`, as a stream of events; text arrives as the model writes it. Refuses at once when busy."""
+        return self._stream(lambda emit: self._converse(prompt, history, emit))
+
+    stream = blocking(stream_async)
+
+    @on_loop
+    async def resume_run_async(self, run_id: str | None = None) -> AgentResult:
+        """Go on where the log stands: recorded model turns are not sent again, a call without a result runs once, a
+        finished log answers in zero steps.
+
+        Raises:
+            StorageError: the log is empty, there is nothing to resume.
+        """
+        return await self._operations.run(self._resume(run_id, None), is_exclusive=True)
+
+    resume_run = blocking(resume_run_async)
+
+    def history(self) -> list[JsonObject]:
+        """The transcript as `[{"role", "content": [...]}, ...]`; a copy, safe to call at any time."""
+        return as_history(self._state.transcript)
+
+    @on_loop
+    async def cancel_async(self) -> bool:
+        """Cancel the running `send`, `stream` or `resume_run` and wait until it has stopped; False when idle."""
+        return await self._operations.cancel()
+
+    cancel = blocking(cancel_async)
+
+    # ---- people ----
+
+    def pending_confirmations(self) -> list[PendingConfirmation]:
+        """Calls that wait for an approval: this session's, its children's, and what a log left parked."""
+        waiting = self._inbox.confirmations()
+        parked = [
+            PendingConfirmation(tool_id=call.id, tool_name=call.name, args=call.args, session_id=self._session_id)
+            for call in self._parked_calls()
+            if call.needs_confirmation
+        ]
+        return waiting + [each for each in parked if each.tool_id not in {one.tool_id for one in waiting}]
+
+    def pending_questions(self) -> list[PendingQuestion]:
+        waiting = self._inbox.questions()
+        parked: list[PendingQuestion] = []
+        for call in self._parked_calls():
+            if call.name == ASK_USER and isinstance(call.args, dict):
+                parked.append(
+                    PendingQuestion(
+                        question_id=call.id,
+                        question=str(call.args.get("question", "")),
+                        options=list(call.args.get("options", ())),
+                        allow_free_text=bool(call.args.get("allow_free_text", True)),
+                        session_id=self._session_id,
+                    )
+                )
+        return waiting + [each for each in parked if each.question_id not in {one.question_id for one in waiting}]
+
+    def _parked_calls(self) -> Sequence[Any]:
+        return [call for call in self._state.pending if call.id not in self._state.approved]
+
+    @on_loop
+    async def confirm_tool_use_async(self, tool_id: str, approved: bool, reason: str | None = None) -> bool:
+        """Answer a call that waits for approval. With no run active the answer is recorded as a fact, and
+        `resume_run` goes on from it. False when no call of that id waits."""
+        approval = Approval(approved, reason or "")
+        if self._inbox.confirm(tool_id, approval):
+            return True
+        waits = any(call.id == tool_id and call.needs_confirmation for call in self._parked_calls())
+        if not waits or self._operations.is_busy:
+            return False
+        await self._record(lambda length: confirmation_fact(tool_id, approval, length))
+        return True
+
+    confirm_tool_use = blocking(confirm_tool_use_async)
+
+    @on_loop
+    async def answer_question_async(self, question_id: str, text: str) -> bool:
+        """Answer a question of the model; otherwise as `confirm_tool_use`."""
+        if self._inbox.reply(question_id, text):
+            return True
+        waits = any(call.id == question_id and call.name == ASK_USER for call in self._parked_calls())
+        if not waits or self._operations.is_busy:
+            return False
+        await self._record(lambda length: answer_fact(question_id, text, length))
+        return True
+
+    answer_question = blocking(answer_question_async)
+
+    # ---- orchestration ----
+
+    def agent_executor(self) -> AgentExecutor:
+        """The built-in executor: steps as children of this session."""
+        return self._executor(None)
+
+    @on_loop
+    async def parallel_async(
+        self,
+        specs: Sequence[SpecLike],
+        budget_tokens: int | None = None,
+        *,
+        executor: AgentExecutor | None = None,
+        events: EventSink | None = None,
+    ) -> Any:
+        """Fan out; the outcomes in input order. With `budget_tokens` a `ParallelResult` of `outcomes` and `budget`,
+        all steps drawing on one ledger (seed 000)."""
+        ledger = None if budget_tokens is None else TokenLedger(budget_tokens)
+        outcomes = await self._operations.run(
+            execute_steps_parallel(
+                executor or self._executor(ledger), specs, events=events, ledger=ledger if executor else None
+            ),
+            is_exclusive=False,
+        )
+        return outcomes if ledger is None else ParallelResult(outcomes=outcomes, budget=ledger.snapshot())
+
+    parallel = blocking(parallel_async)
+
+    @on_loop
+    async def pipeline_async(
+        self,
+        items: Sequence[Any],
+        stages: Sequence[Stage],
+        *,
+        executor: AgentExecutor | None = None,
+        timeout_ms: int = STAGE_TIMEOUT_MS,
+        events: EventSink | None = None,
+    ) -> list[StepOutcome | None]:
+        """Each item through the stages, without a barrier between them; see `execute_pipeline`."""
+        work = execute_pipeline(
+            executor or self._executor(None), items, stages, timeout_ms=timeout_ms, events=events
+        )
+        return await self._operations.run(work, is_exclusive=False)
+
+    pipeline = blocking(pipeline_async)
+
+    @on_loop
+    async def map_async(
+        self,
+        items: Sequence[MapItem],
+        steps: Sequence[MapStep],
+        *,
+        journal: ItemJournal | None = None,
+        budget_tokens: int | None = None,
+        executor: AgentExecutor | None = None,
+        events: EventSink | None = None,
+        on_row: Callable[[int, MapRow], None] | None = None,
+    ) -> MapResult:
+        """A chain of steps over many items, each finished item journaled; see `execute_map`."""
+        ledger = None if budget_tokens is None else TokenLedger(budget_tokens)
+        work = execute_map(
+            executor or self._executor(ledger),
+            items,
+            steps,
+            journal=journal,
+            ledger=ledger if executor else None,
+            events=events,
+            on_row=on_row,
+        )
+        return await self._operations.run(work, is_exclusive=False)
+
+    map = blocking(map_async)
+
+    def _executor(self, ledger: TokenLedger | None) -> TaskExecutor:
+        return TaskExecutor(
+            agents=self._agents,
+            setup_for=self._composer.for_step,
+            new_log=self._new_child_log,
+            limiter=self._limiter,
+            inbox=self._inbox,
+            env=self._env,
+            approvals=self._options.approvals or "park",
+            guard=ledger,
+            parent_session_id=self._session_id,
+        )
+
+    # ---- end ----
+
+    @on_loop
+    async def close_async(self) -> None:
+        """Refuse new work, cancel what runs, wait until it has stopped. Closing twice does nothing more."""
+        if not self._operations.is_closed:
+            await self._operations.close()
+            self._on_close(self)
+
+    close = blocking(close_async)
+
+    def is_closed(self) -> bool:
+        return self._operations.is_closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close_async()
+
+    # ---- inside ----
+
+    async def load(self) -> None:
+        """Fold what the log already holds. Called once by the agent, when the session takes up an existing thread.
+
+        Raises:
+            SessionBusyError: another process runs this thread just now.
+        """
+        held = await self._log.hold(self._session_id)
+        try:
+            await self._catch_up(held)
+        finally:
+            await held.release()
+
+    async def _catch_up(self, held: HeldThread) -> None:
+        if held.last_seq != self._state.last_seq:
+            self._state = fold(await held.read(self._state.last_seq), self._state)
+
+    async def _converse(
+        self, prompt: str, history: Sequence[JsonObject] | None, emit: EventSink | None
+    ) -> AgentResult:
+        async def begin(driver: Driver) -> None:
+            await driver.seed(history or ())
+            await driver.ask(prompt)
+
+        return await self._run(begin, emit, prompt)
+
+    async def _resume(self, run_id: str | None, emit: EventSink | None) -> AgentResult:
+        async def begin(driver: Driver) -> None:
+            if not driver.state.facts:
+                raise StorageError(f"no loop checkpoint found for run '{run_id or self._session_id}'")
+
+        return await self._run(begin, emit, None)
+
+    async def _run(
+        self, begin: Callable[[Driver], Any], emit: EventSink | None, prompt: str | None
+    ) -> AgentResult:
+        run_id = self._env.ids.new_id()
+        setup = self._composer.for_session()
+        effects = Effects(setup, self._surroundings(emit))
+        held = await self._log.hold(self._session_id)
+        try:
+            await self._catch_up(held)
+            driver = Driver(setup, effects, held, self._state)
+            if emit is not None:
+                emit(event("agent_start", prompt=prompt, run_id=run_id))
+            try:
+                await begin(driver)
+                await driver.drive()
+            finally:
+                self._state = driver.state
+        finally:
+            await asyncio.shield(held.release())
+        return _result(self._state, run_id)
+
+    def _surroundings(self, emit: EventSink | None) -> Surroundings:
+        return Surroundings(
+            session_id=self._session_id,
+            env=self._env,
+            inbox=self._inbox,
+            approvals=self._options.approvals or "park",
+            emit=emit,
+            streams_text=emit is not None,
+            memo=self._memo,
+        )
+
+    def _stream(self, work: Callable[[EventSink], Any]) -> EventStream:
+        buffer = EventBuffer()
+
+        async def run() -> AgentResult:
+            try:
+                result: AgentResult = await work(buffer.put)
+                buffer.put(_end_event(result))
+                return result
+            except asyncio.CancelledError:
+                buffer.put(AgentEvent(type="error", payload={"message": "cancelled", "code": "RUN_CANCELLED"}))
+                raise
+            except Exception as error:
+                buffer.put(error_event(error))
+                raise
+            finally:
+                buffer.end()
+
+        task = self._operations.start(run(), is_exclusive=True)
+        task.add_done_callback(_retrieve)
+        return EventStream(self.portal, buffer, task)
+
+    async def _record(self, make: Callable[[int], Any]) -> None:
+        async def work() -> None:
+            held = await self._log.hold(self._session_id)
+            try:
+                await self._catch_up(held)
+                self._state = fold(await held.append([make(held.last_seq)]), self._state)
+            finally:
+                await held.release()
+
+        await self._operations.run(work(), is_exclusive=True)
+
+
+def _result(state: SessionState, run_id: str) -> AgentResult:
+    return AgentResult(
+        text=state.text,
+        usage=state.usage,
+        tool_calls_count=state.tool_results,
+        stop_reason=state.stop_reason,
+        run_id=run_id,
+    )
+
+
+def _end_event(result: AgentResult) -> AgentEvent:
+    return event("agent_end", **result.to_dict())
+
+
+def _retrieve(task: "asyncio.Task[Any]") -> None:
+    # The stream has told the error as an event; without this an unread result would be reported once more at exit.
+    if not task.cancelled():
+        task.exception()
