@@ -7,7 +7,6 @@ from fanfold.contracts.events import AgentResult as AgentResult
 from fanfold.contracts.messages import ToolOutput as ToolOutput
 from fanfold.contracts.messages import ToolSpec as ToolSpec
 from fanfold.contracts.messages import Usage as Usage
-from fanfold.contracts.options import SessionOptions as SessionOptions
 from fanfold.contracts.policy import PermissionPolicy as PermissionPolicy
 from fanfold.contracts.steps import AgentStepSpec as AgentStepSpec
 from fanfold.contracts.steps import BudgetSnapshot as BudgetSnapshot
@@ -17,6 +16,7 @@ from fanfold.env import FixedClock as FixedClock
 from fanfold.env import HostEnv as HostEnv
 from fanfold.env import SequentialIds as SequentialIds
 from fanfold.errors import FanfoldError as FanfoldError
+from fanfold.options import SessionOptions as SessionOptions
 from fanfold.orchestration.ledger import TokenLedger as TokenLedger
 from fanfold.orchestration.mapping import MapItem as MapItem
 from fanfold.orchestration.mapping import MapResult as MapResult

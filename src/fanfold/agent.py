@@ -1,20 +1,20 @@
 """Agent: the composition root. The one place that knows adapters, and the registry of live sessions."""
 
-import atexit
 import importlib
 import os
+import threading
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from fanfold.config.discovery import load
 from fanfold.contracts.agents import AgentDefinition
-from fanfold.contracts.options import SessionOptions
 from fanfold.contracts.settings import ProviderSettings, Settings
 from fanfold.env import HostEnv
 from fanfold.errors import ConfigError, SessionClosedError, UsageError
+from fanfold.options import SessionOptions
 from fanfold.portal import Portal, blocking, on_loop
 from fanfold.protocols import FactLog, ModelClient, Tool
 from fanfold.session.builtin_agents import BUILTIN_AGENTS
@@ -135,7 +135,7 @@ class Agent:
 
     @on_loop
     async def session_async(
-        self, workspace: str | Path, options: SessionOptions | None = None, **overrides: Any
+        self, /, workspace: str | Path, options: SessionOptions | None = None, **overrides: Any
     ) -> Session:
         """A session on `workspace`, an existing directory. `overrides` are options that win over `options`.
 
@@ -248,7 +248,7 @@ class Agent:
         if key is not None and not key.value:
             raise ConfigError(f"provider '{name}' needs a key, and {key.source} is not set")
         module, client = _ADAPTERS[provider.kind]
-        adapter = getattr(importlib.import_module(module), client)
+        adapter: Callable[..., ModelClient] = getattr(importlib.import_module(module), client)
         if provider.kind == "local":
             return adapter(provider, model, model_id)
         return self._retrying(adapter(self._http(provider), provider, model, model_id), provider, key)
@@ -259,13 +259,12 @@ class Agent:
         return self._transport
 
     def _retrying(self, client: ModelClient, provider: ProviderSettings, key: Any) -> ModelClient:
-        retry = importlib.import_module("fanfold.providers.retry")
+        retry: Any = importlib.import_module("fanfold.providers.retry")
         shared = (provider.name, "" if key is None else key.value)
         if shared not in self._endpoints:
             self._endpoints[shared] = retry.Endpoint()
-        return retry.RetryingClient(
-            client, self._env, self._endpoints[shared], max_attempts=provider.max_attempts
-        )
+        client = retry.RetryingClient(client, self._env, self._endpoints[shared], max_attempts=provider.max_attempts)
+        return client
 
     # ---- end ----
 
@@ -327,7 +326,9 @@ def _close_at_exit(agent: Agent) -> None:
     def close() -> None:
         forgotten = reference()
         if forgotten is not None and not forgotten.is_closed():
-            warnings.warn("an Agent was not closed; use `with Agent.create(...)`", ResourceWarning, stacklevel=2)
+            warnings.warn("an Agent was not closed; use `with Agent.create(...)`", ResourceWarning, stacklevel=1)
             forgotten.close()
 
-    atexit.register(close)
+    # `atexit` would come too late: by then the thread pools are gone that the logs sync with. This hook is the one by
+    # which `concurrent.futures` ends its pools; hooks run newest first, and the pools' own is older than any agent.
+    threading._register_atexit(close)  # type: ignore[attr-defined]  # pyright: ignore

@@ -2,10 +2,10 @@
 
 import asyncio
 import itertools
-from random import Random
 import time
 import uuid
 from dataclasses import dataclass, field
+from random import Random
 from typing import Protocol
 
 

@@ -204,9 +204,7 @@ class AppendConflictError(StorageError):
     code = "APPEND_CONFLICT"
 
     def __init__(self, *, thread: str, expected_seq: int, found_seq: int) -> None:
-        super().__init__(
-            f"fact log '{thread}' moved on: expected its last seq to be {expected_seq}, found {found_seq}"
-        )
+        super().__init__(f"fact log '{thread}' moved on: expected its last seq to be {expected_seq}, found {found_seq}")
         self.thread = thread
         self.expected_seq = expected_seq
         self.found_seq = found_seq

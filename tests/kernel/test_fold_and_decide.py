@@ -72,7 +72,8 @@ def bad(id: str) -> ToolResulted:
 ASK = UserMessaged("do it")
 QUESTION = QuestionTurn(question_id="q", question="which?", options=("a", "b"), allow_free_text=False)
 
-ROUND = [tools(call("a")), ok("a")]
+ROUND: list[Payload] = [tools(call("a")), ok("a")]
+FAILED_ROUND: list[Payload] = [tools(call("a")), bad("a")]
 EIGHT_ROUNDS: list[Payload] = [ASK, *(ROUND * 8)]
 
 TABLE: list[tuple[str, Sequence[Payload | tuple[str, Payload]], Limits, Action]] = [
@@ -126,7 +127,7 @@ TABLE: list[tuple[str, Sequence[Payload | tuple[str, Payload]], Limits, Action]]
     ("then a further request is denied", [*EIGHT_ROUNDS, tools(call("z"))], LIMITS, Deny(call("z"))),
     (
         "failures do not use up the budget",
-        [ASK, *([tools(call("a")), bad("a")] * 9), tools(call("z"))],
+        [ASK, *(FAILED_ROUND * 9), tools(call("z"))],
         LIMITS,
         RunTools((call("z"),)),
     ),
@@ -206,7 +207,11 @@ def test_every_call_has_a_result_before_the_next_user_message() -> None:
 
 def test_a_denied_approval_leaves_no_open_call() -> None:
     state = fold(
-        log(ASK, tools(call("a", ask=True), call("b")), ConfirmationAnswered(tool_call_id="a", approved=False, reason="no"))
+        log(
+            ASK,
+            tools(call("a", ask=True), call("b")),
+            ConfirmationAnswered(tool_call_id="a", approved=False, reason="no"),
+        )
     )
     assert state.transcript is not None
     results = [message for message in state.transcript if isinstance(message, ToolMessage)]
@@ -288,9 +293,11 @@ def logs(draw: st.DrawFn) -> list[Fact]:
 
 def _next_payload(draw: st.DrawFn, state: SessionState) -> Payload:
     if state.phase == "infer":
-        return draw(_NEXT_TO_INFER)
+        chosen: Payload = draw(_NEXT_TO_INFER)
+        return chosen
     if state.phase != "calls" or draw(st.integers(0, 5)) == 0:
-        return draw(_ANYTHING)
+        anything: Payload = draw(_ANYTHING)
+        return anything
     call_id = draw(st.sampled_from([each.id for each in state.pending]))
     match draw(st.integers(0, 3)):
         case 0:

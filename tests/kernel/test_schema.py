@@ -235,9 +235,7 @@ def test_numbers_are_those_of_json(value: Any, is_allowed: bool) -> None:
 
 @pytest.mark.parametrize("value", [{1: 2}, {"a": {1, 2}}, "\ud800", [object()]])
 def test_what_is_no_json_is_an_error_and_no_exception(value: Any) -> None:
-    (error,) = compile_schema({"type": ["object", "array"], "maxProperties": 0, "maxItems": 0}).validate(
-        value
-    )
+    (error,) = compile_schema({"type": ["object", "array"], "maxProperties": 0, "maxItems": 0}).validate(value)
     assert error.startswith("$: ")
 
 
@@ -278,9 +276,7 @@ def test_one_schema_serves_many_threads() -> None:
 
     def work() -> None:
         wrong.extend(
-            each
-            for each in range(500)
-            if schema.validate({"purpose": "x"}) or not schema.validate({"purpose": each})
+            each for each in range(500) if schema.validate({"purpose": "x"}) or not schema.validate({"purpose": each})
         )
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -292,14 +288,8 @@ def test_one_schema_serves_many_threads() -> None:
 
 
 json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=3),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["purpose", "tags", "a"]), inner)
-    ),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["purpose", "tags", "a"]), inner),
     max_leaves=8,
 )
 

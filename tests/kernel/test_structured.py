@@ -57,9 +57,7 @@ def only(value: Any) -> dict[str, Any]:
 
 @given(value=json_values, indent=layouts, margin=st.sampled_from(["", " ", "\n\t", "\ufeff"]))
 def test_a_value_that_is_the_whole_text_is_found(value: Any, indent: int | None, margin: str) -> None:
-    found = extract(
-        margin + json.dumps(value, indent=indent) + margin.strip("\ufeff"), compile_schema(only(value))
-    )
+    found = extract(margin + json.dumps(value, indent=indent) + margin.strip("\ufeff"), compile_schema(only(value)))
     assert found.is_valid
     assert found.value == value
 
@@ -140,9 +138,7 @@ def test_an_envelope_that_is_the_value_itself_stays() -> None:
 # ---- what is no answer -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text", ["", "no", 'It is "good".', "It is good", 'so\n```\n"good"\n```', "NaN", "\ufeff"]
-)
+@pytest.mark.parametrize("text", ["", "no", 'It is "good".', "It is good", 'so\n```\n"good"\n```', "NaN", "\ufeff"])
 def test_a_scalar_counts_only_as_the_whole_text(text: str) -> None:
     assert extract(text, MOOD).status == "none"
 
@@ -243,21 +239,13 @@ def test_a_repair_names_every_error_and_quotes_the_reply() -> None:
 
 
 def test_a_repair_without_a_value_says_why_there_is_none() -> None:
-    assert "Your reply holds no complete JSON.\n- $: not JSON: " in repair_prompt(
-        extract('{"name": "x', NAMED), NAMED
-    )
-    assert repair_prompt(extract("Hm.", NAMED), NAMED).startswith(
-        "Your reply holds no complete JSON.\n\nYour reply"
-    )
+    assert "Your reply holds no complete JSON.\n- $: not JSON: " in repair_prompt(extract('{"name": "x', NAMED), NAMED)
+    assert repair_prompt(extract("Hm.", NAMED), NAMED).startswith("Your reply holds no complete JSON.\n\nYour reply")
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "漢", "😀", "\ud800"])
 def test_the_quoted_reply_is_cut_at_2000_bytes_between_characters(letter: str) -> None:
-    quoted = (
-        repair_prompt(extract("x" + letter * 3_000, NAMED), NAMED)
-        .split("Your reply was:\n")[1]
-        .split("\n\n")[0]
-    )
+    quoted = repair_prompt(extract("x" + letter * 3_000, NAMED), NAMED).split("Your reply was:\n")[1].split("\n\n")[0]
     kept = quoted.removesuffix(" … (cut)")
     assert kept != quoted
     assert 2_000 - len(letter.encode(errors="replace")) < len(kept.encode()) <= 2_000

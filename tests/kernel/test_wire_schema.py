@@ -82,9 +82,7 @@ def test_an_object_root_keeps_its_meaning_and_gets_no_envelope(schema: dict[str,
 
 
 def test_definitions_stand_at_the_root_of_an_envelope() -> None:
-    wire, _ = wire_form(
-        {"type": "array", "items": {"$ref": "#/$defs/n"}, "$defs": {"n": {"type": "integer"}}}
-    )
+    wire, _ = wire_form({"type": "array", "items": {"$ref": "#/$defs/n"}, "$defs": {"n": {"type": "integer"}}})
     assert wire == {
         "type": "object",
         "properties": {"elements": {"type": "array", "items": {"$ref": "#/$defs/n"}}},

@@ -23,7 +23,9 @@ from fanfold.protocols import EventSink
 class HostExecutor:
     """A host's executor: `answer` makes the output of a spec, or raises."""
 
-    def __init__(self, answer: Callable[[AgentStepSpec], Any] = lambda spec: f"did {spec.prompt}", hint: int = 8) -> None:
+    def __init__(
+        self, answer: Callable[[AgentStepSpec], Any] = lambda spec: f"did {spec.prompt}", hint: int = 8
+    ) -> None:
         self._answer = answer
         self._hint = hint
         self.started: list[str] = []

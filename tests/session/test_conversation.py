@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.tools import RecordingTool
 
 from fanfold import Agent, HostEnv, PermissionPolicy, SequentialIds, Session, Usage
 from fanfold.contracts.codec import decode_fact
@@ -23,7 +24,6 @@ from fanfold.errors import (
 )
 from fanfold.protocols import DeltaSink, ModelCapabilities, Tool
 from fanfold.testing import Reply, ScriptedModel, calls, echo
-from tests.support.tools import RecordingTool
 
 
 @asynccontextmanager
@@ -589,13 +589,24 @@ def test_a_repeated_call_repeats_its_turn_start(tmp_path: Path) -> None:
             session = await agent.session_async(tmp_path)
             seen = [item async for item in await session.stream_async("go")]
             kinds = [item.type for item in seen]
-            assert kinds == ["agent_start", "turn_start", "text_delta", "turn_start", "text_delta", "turn_end", "agent_end"]
+            assert kinds == [
+                "agent_start",
+                "turn_start",
+                "text_delta",
+                "turn_start",
+                "text_delta",
+                "turn_end",
+                "agent_end",
+            ]
 
     asyncio.run(main())
 
 
 def test_explicit_history_seeds_only_an_empty_log(tmp_path: Path) -> None:
-    history = [{"role": "user", "content": "earlier"}, {"role": "assistant", "content": [{"type": "text", "text": "yes"}]}]
+    history: list[dict[str, Any]] = [
+        {"role": "user", "content": "earlier"},
+        {"role": "assistant", "content": [{"type": "text", "text": "yes"}]},
+    ]
     model = ScriptedModel(["one", "two"])
 
     async def main() -> None:
@@ -614,7 +625,8 @@ def test_explicit_history_seeds_only_an_empty_log(tmp_path: Path) -> None:
 
 def test_a_full_context_is_summarised_once_and_the_run_goes_on(tmp_path: Path) -> None:
     model = ScriptedModel(
-        [Reply(text="x" * 3000, usage=Usage(total_tokens=900)), "the summary", "short"], capabilities=ModelCapabilities(context_tokens=1000)
+        [Reply(text="x" * 3000, usage=Usage(total_tokens=900)), "the summary", "short"],
+        capabilities=ModelCapabilities(context_tokens=1000),
     )
 
     async def main() -> None:

@@ -65,7 +65,7 @@ def test_an_agent_whose_loop_has_ended_says_so(tmp_path: Path) -> None:
         return await Agent.create_async(models=echoing())
 
     agent = asyncio.run(main())
-    with pytest.raises(LifecycleError, match="loop .* has ended"):
+    with pytest.raises(LifecycleError, match=r"loop .* has ended"):
         agent.session(tmp_path)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.tools import RecordingTool
 
 from fanfold import Agent, AgentEvent, PermissionPolicy, Session, StepOutcome, Usage
 from fanfold.contracts.messages import ModelRequest, ToolCall, ToolMessage
@@ -15,7 +16,6 @@ from fanfold.errors import ProviderError, SessionClosedError
 from fanfold.protocols import ModelCapabilities
 from fanfold.testing import Reply, ScriptedModel, as_json, calls, echo
 from fanfold.testing.scripted import newest_text
-from tests.support.tools import RecordingTool
 
 SCHEMA = {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
 
@@ -123,7 +123,10 @@ def test_max_steps_is_the_number_of_tool_rounds(tmp_path: Path) -> None:
     ("reply", "says"),
     [
         (Reply(text=""), "Task failed: child agent returned no final output"),
-        (Reply(text="half", stop_reason="incomplete"), "Task failed: the model's answer broke off before its end\n\nhalf"),
+        (
+            Reply(text="half", stop_reason="incomplete"),
+            "Task failed: the model's answer broke off before its end\n\nhalf",
+        ),
         (Reply(text="", stop_reason="content_filter"), "Task failed: the provider's content filter stopped the answer"),
         (Reply(error=ProviderError("down", kind="server", retryable=True)), "Task failed: LLM error: down"),
     ],

@@ -177,9 +177,7 @@ def _in_order(answers: Iterable[Answer]) -> Callable[[Json], Answer]:
 def by_rule(asked: Json) -> Say:
     messages: list[Json] = asked.get("messages") or [{}]
     rounds, prompt = _since_user(messages)
-    functions = {
-        tool["name"]: tool for tool in (each.get("function") or each for each in asked.get("tools") or ())
-    }
+    functions = {tool["name"]: tool for tool in (each.get("function") or each for each in asked.get("tools") or ())}
     wanted = _TOOL.search(prompt)
     if wanted and wanted[1] in functions and rounds < int(wanted[2] or 1):
         arguments = (wanted[3] or "{}").replace("$k", str(rounds))
@@ -318,9 +316,7 @@ def _blocks(say: Say) -> list[Json]:
 
 def _message(say: Say) -> Json:
     stop = say.stop or ("tool_use" if say.calls else "end_turn")
-    usage = (
-        {} if say.usage is None else {"usage": {"input_tokens": say.usage[0], "output_tokens": say.usage[1]}}
-    )
+    usage = {} if say.usage is None else {"usage": {"input_tokens": say.usage[0], "output_tokens": say.usage[1]}}
     return {
         "id": "m1",
         "type": "message",
@@ -361,7 +357,7 @@ def _halves(text: str) -> list[str]:
 
 async def _serve_forever(port: int) -> None:
     async with ChatServer(port=port) as server:
-        print(f"PORT {server.base_url.split(':')[-1].removesuffix('/v1')}", flush=True)  # noqa: T201
+        print(f"PORT {server.base_url.split(':')[-1].removesuffix('/v1')}", flush=True)
         await asyncio.Event().wait()
 
 

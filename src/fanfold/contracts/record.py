@@ -1,7 +1,7 @@
 """Record: a frozen typed struct that also reads as a mapping, for everything that users receive."""
 
-from collections.abc import Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import msgspec
 
@@ -9,8 +9,6 @@ JsonValue = None | bool | int | float | str | list[Any] | dict[str, Any]
 """Plain JSON data; nested values are JSON again (msgspec cannot check a recursive alias, callers must)."""
 
 JsonObject = dict[str, Any]
-
-T = TypeVar("T")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +45,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def __len__(self) -> int:
         return len(self.keys())
 
+    def __bool__(self) -> bool:
+        return True  # a record is something that was received, not a container that may be empty
+
     def to_dict(self) -> JsonObject:
         """Plain JSON-ready data, absent values left out."""
         return {name: _plain(value) for name, value in self.items()}
@@ -56,5 +57,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Record):
         return value.to_dict()
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(each) for each in cast("Sequence[Any]", value)]
     return msgspec.to_builtins(value)

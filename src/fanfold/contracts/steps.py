@@ -1,6 +1,7 @@
 """What to run (`AgentStepSpec`), independent of where, and what came of it (`StepOutcome`)."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 
@@ -75,7 +76,9 @@ def child_session_id(task_id: str) -> str:
     return f"task-run-{task_id}"
 
 
-def failed(spec: AgentStepSpec, reason: str, *, usage: Usage | None = None, duration_ms: int | None = None) -> StepOutcome:
+def failed(
+    spec: AgentStepSpec, reason: str, *, usage: Usage | None = None, duration_ms: int | None = None
+) -> StepOutcome:
     """The outcome of a step that did not succeed: across the executor seam failure is a value."""
     return StepOutcome(
         task_id=spec.task_id,
@@ -96,8 +99,6 @@ def schema_of(source: Any) -> JsonObject | bool | None:
         TypeError: not a schema and not a class that has one.
     """
     if source is None or isinstance(source, dict | bool):
-        return source
-    if hasattr(source, "model_json_schema"):
-        return source.model_json_schema()
-    schema = msgspec.json.schema(source)
-    return schema
+        return cast("JsonObject | bool | None", source)
+    make: Callable[[], JsonObject] | None = getattr(source, "model_json_schema", None)
+    return msgspec.json.schema(source) if make is None else make()

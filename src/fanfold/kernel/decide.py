@@ -1,17 +1,17 @@
 """decide: what a session does next, as a value. The shell performs it and records what happened.
 
-    phase    condition, first that holds                          action
-    -------  ---------------------------------------------------  ----------------------------------
-    idle     -                                                    Idle
-    done     -                                                    Finish
-    infer    steps >= limit                                       StopAtLimit
-             context over its threshold, turn not yet compacted   Compact
-             -                                                    CallModel (no tools after max rounds)
-    calls    first call is ask_user                               AwaitAnswer
-             tool budget spent, or a round beyond the cap         Deny
-             first call needs an approval it does not have        AwaitConfirmation
-             steps >= limit                                       StopAtLimit
-             -                                                    RunTools (the calls up to the next park)
+phase    condition, first that holds                          action
+-------  ---------------------------------------------------  ----------------------------------
+idle     -                                                    Idle
+done     -                                                    Finish
+infer    steps >= limit                                       StopAtLimit
+         context over its threshold, turn not yet compacted   Compact
+         -                                                    CallModel (no tools after max rounds)
+calls    first call is ask_user                               AwaitAnswer
+         tool budget spent, or a round beyond the cap         Deny
+         first call needs an approval it does not have        AwaitConfirmation
+         steps >= limit                                       StopAtLimit
+         -                                                    RunTools (the calls up to the next park)
 """
 
 from dataclasses import dataclass

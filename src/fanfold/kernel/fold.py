@@ -1,7 +1,6 @@
 """The fold: facts in, state out. Nothing else changes a session."""
 
 from collections.abc import Iterable
-from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -80,8 +79,6 @@ def _apply(state: SessionState, fact: Fact) -> SessionState:
             return _end_turn(state, "tool_budget", "not run: the tool budget of this turn is spent")
         case Note():
             return state
-        case _ as unreachable:
-            assert_never(unreachable)
 
 
 def _user_messaged(state: SessionState, payload: UserMessaged, *, is_steer: bool) -> SessionState:

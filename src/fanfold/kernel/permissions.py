@@ -50,9 +50,8 @@ class Rule:
 
     def names(self, tool: str) -> bool:
         name = tool.lower()
-        if self.tool.startswith("mcp__") and self.tool.count("__") == 1:
-            return name == self.tool or name.startswith(self.tool + "__")
-        return compile_glob(self.tool).matches(name)
+        is_server = self.tool.startswith("mcp__") and self.tool.count("__") == 1
+        return compile_glob(self.tool).matches(name) or (is_server and name.startswith(self.tool + "__"))
 
     def matches(self, text: str) -> bool:
         if self.pattern is None or self.covers_everything:

@@ -14,8 +14,7 @@ from itertools import islice
 from typing import Any, Literal, NoReturn
 
 from fanfold.contracts.record import JsonObject, JsonValue
-from fanfold.kernel.schema import OutputSchema as OutputSchema
-from fanfold.kernel.schema import compile_schema as compile_schema
+from fanfold.kernel.schema import OutputSchema
 
 MAX_QUOTED_BYTES = 2_000
 """How much of a wrong answer is sent back to the model (spec 6.5)."""

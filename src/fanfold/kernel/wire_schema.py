@@ -41,9 +41,7 @@ def _resolved(schema: JsonObject) -> JsonObject:
 
 def _definition(schema: JsonObject, reference: str) -> JsonObject | None:
     group, _, token = reference.removeprefix("#/").partition("/")
-    found: JsonObject | bool | None = (
-        schema.get(group, {}).get(unescaped(token)) if group in _DEFINITIONS else None
-    )
+    found: JsonObject | bool | None = schema.get(group, {}).get(unescaped(token)) if group in _DEFINITIONS else None
     return found if isinstance(found, dict) else None
 
 

@@ -36,8 +36,8 @@ async def run_step(
     outcome's usage.
     """
     session_id = spec.parent_session_id or ""
-    denial = ledger and ledger.check_before_llm(session_id, 0)
-    if denial:
+    denial = None if ledger is None else ledger.check_before_llm(session_id, 0)
+    if denial is not None:
         return failed(spec, f"Task failed: Budget exhausted on '{denial.resource}': {denial.reason}")
     try:
         outcome = await executor.execute_step(spec, events)

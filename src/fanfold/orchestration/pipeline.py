@@ -21,7 +21,7 @@ STAGE_TIMEOUT_MS = 30_000
 StageContext = dict[str, Any]
 """`{"item": the item, "previous": the outcome of the step before or None}`; both are copies."""
 
-Stage = Callable[[StageContext], "SpecLike | None | Awaitable[SpecLike | None]"]
+Stage = Callable[[StageContext], "SpecLike | Awaitable[SpecLike | None] | None"]
 
 
 async def execute_pipeline(
@@ -74,7 +74,7 @@ async def _next_spec(
 ) -> AgentStepSpec | None:
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            answer = await (stage(context) if inspect.iscoroutinefunction(stage) else _in_thread(stage, context))  # type: ignore[misc]
+            answer = await (stage(context) if inspect.iscoroutinefunction(stage) else _in_thread(stage, context))
         return None if answer is None else parse_spec(answer)
     except TimeoutError:
         why = f"it did not return within {timeout_ms} ms"
@@ -109,7 +109,7 @@ async def _in_thread(stage: Stage, context: StageContext) -> Any:
             result = run(stage, context)
         except Exception as raised:  # noqa: BLE001  handed over to the waiting chain
             error = raised
-        except BaseException as raised:  # SystemExit in a callback must not leave the chain waiting
+        except BaseException as raised:  # noqa: BLE001  SystemExit in a callback must not leave the chain waiting
             error = RuntimeError(f"{type(raised).__name__} in a stage")
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, error)

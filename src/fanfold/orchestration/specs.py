@@ -52,10 +52,10 @@ def parse_spec(source: SpecLike, index: int | None = None) -> AgentStepSpec:
     return spec if schema is spec.output_schema else msgspec.structs.replace(spec, output_schema=schema)
 
 
-def _from_mapping(source: object, index: int | None) -> AgentStepSpec:
-    if not isinstance(source, Mapping):
+def _from_mapping(source: Mapping[str, Any], index: int | None) -> AgentStepSpec:
+    if not isinstance(source, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are not type-checked
         raise InvalidSpecError(f"expected a mapping, got {type(source).__name__}", index=index)
-    fields: dict[str, Any] = {str(key): value for key, value in source.items()}
+    fields = {str(key): value for key, value in source.items()}
     for key in fields:
         if key not in _FIELDS:
             near = difflib.get_close_matches(key, _FIELDS, n=1)

@@ -25,7 +25,7 @@ from fanfold.session.setup import AgentSetup
 REPAIR_ROUNDS = 2
 
 SetupFor = Callable[[AgentDefinition, AgentStepSpec], AgentSetup]
-"""Composes what a child of that role thinks with; raises FanfoldError when it cannot (an unknown model, a missing key)."""
+"""Composes what a child of that role thinks with; raises FanfoldError when it cannot (unknown model, missing key)."""
 
 
 class TaskExecutor:

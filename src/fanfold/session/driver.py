@@ -1,7 +1,6 @@
 """The driver: fold, decide, perform, append, until nothing is enabled."""
 
 from collections.abc import Sequence
-from typing import assert_never
 
 from fanfold.contracts.facts import NewFact, TextTurn, ToolResulted, UserMessaged
 from fanfold.contracts.record import JsonObject
@@ -88,8 +87,6 @@ class Driver:
                     facts = [effects.deny(self.state, action.call)]
                 case StopAtLimit():
                     raise StepLimitError(limit=action.limit)
-                case _ as unreachable:
-                    assert_never(unreachable)
             await self._append(facts)
 
     async def _append(self, facts: Sequence[NewFact]) -> None:

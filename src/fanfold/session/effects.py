@@ -37,7 +37,7 @@ from fanfold.kernel.state import SessionState
 from fanfold.kernel.transcript import as_plain_text, excerpt
 from fanfold.protocols import BudgetDenial, BudgetGuard, EventSink, ToolScope
 from fanfold.session.gate import Gate
-from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, PendingQuestion
+from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, question_of
 from fanfold.session.limiter import Slot
 from fanfold.session.setup import AgentSetup
 
@@ -133,28 +133,28 @@ class Effects:
             return TextTurn(text=reply.text, reasoning=reply.reasoning, usage=usage, stop_reason=reply.stop_reason)
         first = reply.calls[0]
         if len(reply.calls) == 1 and first.name == ASK_USER and self._gate.fault(first) is None:
-            question: Any = first.args
+            asked = question_of(self._gate.record(first), first.id, self._around.session_id)
             return QuestionTurn(
                 text=reply.text,
                 reasoning=reply.reasoning,
                 usage=usage,
                 question_id=first.id,
-                question=question["question"],
-                options=tuple(question.get("options", ())),
-                allow_free_text=question.get("allow_free_text", not question.get("options")),
+                question=asked.question,
+                options=tuple(asked.options),
+                allow_free_text=asked.allow_free_text,
             )
         call, *also = (self._gate.record(each) for each in reply.calls)
         return ToolTurn(text=reply.text, reasoning=reply.reasoning, usage=usage, call=call, also=tuple(also))
 
     def _check(self, state: SessionState) -> None:
         guard = self._around.guard
-        denial = guard and guard.check_before_llm(self._around.session_id, state.context_tokens)
-        if denial:
+        denial = None if guard is None else guard.check_before_llm(self._around.session_id, state.context_tokens)
+        if denial is not None:
             self._emit_denial(denial)
             raise BudgetExhaustedError(resource=denial.resource, reason=denial.reason)
 
     def _record(self, reply: ModelReply, state: SessionState) -> Usage:
-        usage = reply.usage or _estimated(reply, state)
+        usage = _estimated(reply, state) if reply.usage is None else reply.usage
         if self._around.guard is not None:
             self._around.guard.record_after_llm(self._around.session_id, usage)
         return usage
@@ -238,8 +238,8 @@ class Effects:
 
     def _tool_denial(self, call: RecordedCall) -> str | None:
         guard = self._around.guard
-        denial = guard and guard.check_before_tool(self._around.session_id, call.name)
-        if not denial:
+        denial = None if guard is None else guard.check_before_tool(self._around.session_id, call.name)
+        if denial is None:
             return None
         self._emit_denial(denial)
         return f"Budget exhausted on '{denial.resource}': {denial.reason}"
@@ -267,15 +267,8 @@ class Effects:
             refusal = "ask_user question cap exceeded"
         if refusal is not None:
             return _result_fact(state, call, ToolOutput(output=refusal, exit_code=1))
-        question: Any = call.args
         question_id = self._around.id_prefix + call.id
-        item = PendingQuestion(
-            question_id=question_id,
-            question=str(question.get("question", "")),
-            options=list(question.get("options", ())),
-            allow_free_text=bool(question.get("allow_free_text", True)),
-            session_id=self._around.session_id,
-        )
+        item = question_of(call, question_id, self._around.session_id)
         self._emit(
             "user_question",
             question_id=question_id,
@@ -327,9 +320,7 @@ def _estimated(reply: ModelReply, state: SessionState) -> Usage:
     size = len(reply.text) + len(reply.reasoning) + sum(len(msgspec.json.encode(call)) for call in reply.calls)
     written = 1 + size // 4
     read = state.context_tokens
-    return Usage(
-        prompt_tokens=read, completion_tokens=written, total_tokens=read + written, is_estimated=True
-    )
+    return Usage(prompt_tokens=read, completion_tokens=written, total_tokens=read + written, is_estimated=True)
 
 
 def _nobody(_: AgentEvent) -> None:

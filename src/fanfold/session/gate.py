@@ -4,7 +4,7 @@ from fanfold.contracts.facts import RecordedCall
 from fanfold.contracts.messages import ToolCall
 from fanfold.contracts.policy import Decision
 from fanfold.kernel.permissions import decide_permission, narrower
-from fanfold.kernel.schema import compile_schema
+from fanfold.kernel.schema import OutputSchema, compile_schema
 from fanfold.protocols import Tool
 from fanfold.session.setup import AgentSetup
 
@@ -12,6 +12,7 @@ from fanfold.session.setup import AgentSetup
 class Gate:
     def __init__(self, setup: AgentSetup) -> None:
         self._setup = setup
+        self._schemas: dict[str, OutputSchema] = {}
 
     def fault(self, call: ToolCall | RecordedCall) -> str | None:
         """Why the call cannot run at all, told so that the model can do better; None when it can."""
@@ -21,10 +22,16 @@ class Gate:
             return f"There is no tool '{call.name}'. Available: {known}."
         if isinstance(call.args, str):
             return f"The arguments of '{call.name}' are not a JSON object: {call.args[:200]}"
-        errors = compile_schema(tool.spec.parameters).validate(call.args)
+        errors = self._schema_of(tool).validate(call.args)
         if errors:
             return f"The arguments of '{call.name}' do not fit its schema: {'; '.join(errors)}"
         return None
+
+    def _schema_of(self, tool: Tool) -> OutputSchema:
+        name = tool.spec.name
+        if name not in self._schemas:
+            self._schemas[name] = compile_schema(tool.spec.parameters)
+        return self._schemas[name]
 
     def decision(self, call: ToolCall | RecordedCall) -> Decision:
         """The strictest answer of all policies, for a call without fault."""

@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from fanfold.contracts.facts import RecordedCall
+from fanfold.contracts.messages import ASK_USER
 from fanfold.contracts.record import JsonObject, Record
 
 A = TypeVar("A")
@@ -23,6 +25,23 @@ class PendingQuestion(Record, frozen=True, kw_only=True):
     options: list[str]
     allow_free_text: bool
     session_id: str
+
+
+def is_question(call: RecordedCall) -> bool:
+    return call.name == ASK_USER and isinstance(call.args, dict)
+
+
+def question_of(call: RecordedCall, question_id: str, session_id: str) -> PendingQuestion:
+    """What a person is asked by a call of `ask_user`."""
+    args: dict[str, Any] = call.args if isinstance(call.args, dict) else {}
+    options = [str(each) for each in args.get("options", ())]
+    return PendingQuestion(
+        question_id=question_id,
+        question=str(args.get("question", "")),
+        options=options,
+        allow_free_text=bool(args.get("allow_free_text", not options)),
+        session_id=session_id,
+    )
 
 
 @dataclass(frozen=True, slots=True)

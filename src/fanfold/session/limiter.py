@@ -1,7 +1,7 @@
 """How many steps of one session run at once, over all its fan-outs (decisions 3.3)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 
@@ -31,7 +31,7 @@ class Slot:
             self._free.release()
 
     @asynccontextmanager
-    async def given_back(self) -> AsyncIterator[None]:
+    async def given_back(self) -> AsyncGenerator[None]:
         """Free the place while the step waits for a person; a cancelled step does not take it again."""
         self._free.release()
         self._is_held = False

@@ -1,4 +1,4 @@
-"""Session: an agent bound to a workspace and one log. A wide, shallow face; the work is done by what it delegates to."""
+"""Session: an agent bound to a workspace and one log. A wide, shallow face over what it delegates to."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -7,8 +7,7 @@ from typing import Any, Self
 
 from fanfold.contracts.agents import AgentDefinition
 from fanfold.contracts.events import AgentEvent, AgentResult, event
-from fanfold.contracts.messages import ASK_USER
-from fanfold.contracts.options import SessionOptions
+from fanfold.contracts.facts import RecordedCall
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.steps import ParallelResult, StepOutcome
 from fanfold.env import HostEnv
@@ -16,6 +15,7 @@ from fanfold.errors import StorageError
 from fanfold.kernel.fold import fold
 from fanfold.kernel.state import EMPTY, SessionState
 from fanfold.kernel.transcript import as_history
+from fanfold.options import SessionOptions
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.orchestration.mapping import MapItem, MapResult, MapRow, MapStep, execute_map
 from fanfold.orchestration.parallel import execute_steps_parallel
@@ -26,7 +26,7 @@ from fanfold.protocols import AgentExecutor, EventSink, FactLog, HeldThread, Ite
 from fanfold.session.child import TaskExecutor
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects, Surroundings, answer_fact, confirmation_fact
-from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, PendingQuestion
+from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, PendingQuestion, is_question, question_of
 from fanfold.session.limiter import Limiter
 from fanfold.session.operations import Operations
 from fanfold.session.setup import Composer
@@ -152,22 +152,12 @@ class Session:
         return waiting + [each for each in parked if each.tool_id not in {one.tool_id for one in waiting}]
 
     def pending_questions(self) -> list[PendingQuestion]:
+        """Questions that wait for an answer, likewise."""
         waiting = self._inbox.questions()
-        parked: list[PendingQuestion] = []
-        for call in self._parked_calls():
-            if call.name == ASK_USER and isinstance(call.args, dict):
-                parked.append(
-                    PendingQuestion(
-                        question_id=call.id,
-                        question=str(call.args.get("question", "")),
-                        options=list(call.args.get("options", ())),
-                        allow_free_text=bool(call.args.get("allow_free_text", True)),
-                        session_id=self._session_id,
-                    )
-                )
+        parked = [question_of(call, call.id, self._session_id) for call in self._parked_calls() if is_question(call)]
         return waiting + [each for each in parked if each.question_id not in {one.question_id for one in waiting}]
 
-    def _parked_calls(self) -> Sequence[Any]:
+    def _parked_calls(self) -> list[RecordedCall]:
         return [call for call in self._state.pending if call.id not in self._state.approved]
 
     @on_loop
@@ -190,7 +180,7 @@ class Session:
         """Answer a question of the model; otherwise as `confirm_tool_use`."""
         if self._inbox.reply(question_id, text):
             return True
-        waits = any(call.id == question_id and call.name == ASK_USER for call in self._parked_calls())
+        waits = any(call.id == question_id and is_question(call) for call in self._parked_calls())
         if not waits or self._operations.is_busy:
             return False
         await self._record(lambda length: answer_fact(question_id, text, length))
@@ -237,9 +227,7 @@ class Session:
         events: EventSink | None = None,
     ) -> list[StepOutcome | None]:
         """Each item through the stages, without a barrier between them; see `execute_pipeline`."""
-        work = execute_pipeline(
-            executor or self._executor(None), items, stages, timeout_ms=timeout_ms, events=events
-        )
+        work = execute_pipeline(executor or self._executor(None), items, stages, timeout_ms=timeout_ms, events=events)
         return await self._operations.run(work, is_exclusive=False)
 
     pipeline = blocking(pipeline_async)
@@ -328,9 +316,7 @@ class Session:
         if held.last_seq != self._state.last_seq:
             self._state = fold(await held.read(self._state.last_seq), self._state)
 
-    async def _converse(
-        self, prompt: str, history: Sequence[JsonObject] | None, emit: EventSink | None
-    ) -> AgentResult:
+    async def _converse(self, prompt: str, history: Sequence[JsonObject] | None, emit: EventSink | None) -> AgentResult:
         async def begin(driver: Driver) -> None:
             await driver.seed(history or ())
             await driver.ask(prompt)
@@ -344,9 +330,7 @@ class Session:
 
         return await self._run(begin, emit, None)
 
-    async def _run(
-        self, begin: Callable[[Driver], Any], emit: EventSink | None, prompt: str | None
-    ) -> AgentResult:
+    async def _run(self, begin: Callable[[Driver], Any], emit: EventSink | None, prompt: str | None) -> AgentResult:
         run_id = self._env.ids.new_id()
         setup = self._composer.for_session()
         effects = Effects(setup, self._surroundings(emit))

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from fanfold.contracts.agents import AgentDefinition
 from fanfold.contracts.messages import ToolSpec
-from fanfold.contracts.options import SessionOptions
 from fanfold.contracts.policy import PermissionPolicy
 from fanfold.contracts.steps import AgentStepSpec
 from fanfold.kernel.decide import Limits
 from fanfold.kernel.permissions import visible_tools
+from fanfold.options import SessionOptions
 from fanfold.protocols import ModelClient, Tool
 
 CORE_PROMPT = (

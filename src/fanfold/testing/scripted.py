@@ -41,15 +41,16 @@ class Reply:
 
 def calls(*names_and_args: tuple[str, Mapping[str, Any]], text: str = "") -> Reply:
     """A reply that asks for tools: `calls(("read", {"file_path": "a.py"}))`. Ids are `call-1`, `call-2`, ..."""
-    made = [
-        ToolCall(f"call-{number}", name, dict(args)) for number, (name, args) in enumerate(names_and_args, start=1)
-    ]
+    made = [ToolCall(f"call-{number}", name, dict(args)) for number, (name, args) in enumerate(names_and_args, start=1)]
     return Reply(text=text, calls=made)
 
 
 Answer = Reply | str | Exception
 Script = (
-    Sequence[Answer] | Mapping[str, Answer] | Callable[[ModelRequest], Answer] | Callable[[ModelRequest], Awaitable[Answer]]
+    Sequence[Answer]
+    | Mapping[str, Answer]
+    | Callable[[ModelRequest], Answer]
+    | Callable[[ModelRequest], Awaitable[Answer]]
 )
 
 
@@ -57,9 +58,9 @@ class ScriptedModel:
     """Answers each request from its script and keeps the requests for the test to look at.
 
     Args:
-        script: a list, used up in order (an `AssertionError` names the request that came too many); a mapping of regular
-            expressions to answers, the first that matches the newest message wins; or a function, plain or async, of
-            the request.
+        script: a list, used up in order (an `AssertionError` names the request that came too many); a mapping of
+            regular expressions to answers, the first that matches the newest message wins; or a function, plain or
+            async, of the request.
     """
 
     def __init__(self, script: Script, *, capabilities: ModelCapabilities | None = None) -> None:

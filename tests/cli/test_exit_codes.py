@@ -1,0 +1,138 @@
+"""Exit codes and error messages: what a script sees."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from fanfold.cli.endings import FailedStepsError, NotThereError, StoppedBySignal
+from fanfold.cli.exit_codes import ExitCode, exit_code_of
+from fanfold.errors import (
+    BudgetExhaustedError,
+    ConfigError,
+    InvalidSpecError,
+    MissingExtraError,
+    ParkedError,
+    ProviderError,
+    SessionBusyError,
+    UsageError,
+)
+from tests.cli.conftest import COMMAND, Ended, ended, start
+
+Fanfold = Callable[..., Ended]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ProviderError("down", kind="connection", retryable=True), 1),
+        (OSError("disk full"), 1),
+        (UsageError("no"), 2),
+        (InvalidSpecError("no"), 2),
+        (click.UsageError("no"), 2),
+        (ConfigError("no"), 3),
+        (MissingExtraError(feature="x", install="y"), 3),
+        (NotThereError("no"), 4),
+        (ParkedError(tool_id="1", tool_name="bash", what="approval of bash"), 5),
+        (BudgetExhaustedError(resource="tokens", reason="spent"), 6),
+        (FailedStepsError("2 of 3"), 7),
+        (SessionBusyError(session_id="s"), 8),
+        (KeyboardInterrupt(), 130),
+        (StoppedBySignal(signal.SIGINT), 130),
+        (StoppedBySignal(signal.SIGTERM), 143),
+    ],
+)
+def test_every_ending_has_its_code(error: BaseException, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+def test_no_code_is_undocumented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert [code for code in ExitCode if f"| {int(code)} |" not in page] == []
+
+
+def test_an_unknown_command_is_a_usage_error_on_stderr(fanfold: Fanfold) -> None:
+    done = fanfold("frobnicate")
+    assert (done.code, done.out) == (2, "")
+    assert "No such command 'frobnicate'" in done.err
+
+
+def test_errors_are_one_json_object_when_json_was_asked_for(fanfold: Fanfold) -> None:
+    done = fanfold("sessions", "show", "nobody", "--json")
+    assert done.code == 4
+    assert json.loads(done.err) == {
+        "code": "NOT_FOUND",
+        "message": "there is no session 'nobody' here; see: fanfold sessions list",
+        "hint": None,
+    }
+    assert json.loads(fanfold("map", "--no-such-option", "--json").err)["code"] == "USAGE"
+
+
+def test_a_bad_configuration_names_every_fault_and_exits_with_3(fanfold: Fanfold, tmp_path: Path) -> None:
+    (tmp_path / "agent.acl").write_text('default_modell = "x/y"\nmax_parallel_tasks = "many"\n')
+    done = fanfold("run", "hello")
+    assert done.code == 3
+    assert "agent.acl:1" in done.err
+    assert "agent.acl:2" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_missing_key_names_its_variable(fanfold: Fanfold, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    done = fanfold("run", "hello", "--model", "openai/gpt-x")
+    assert done.code == 3
+    assert "OPENAI_API_KEY is not set" in done.err
+
+
+def test_debug_shows_the_traceback(fanfold: Fanfold, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANFOLD_DEBUG", "1")
+    with pytest.raises(NotThereError):
+        fanfold("sessions", "show", "nobody")
+
+
+def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
+    process = start("models", "list", cwd=tmp_path)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    done = ended(process)
+    assert (done.code, done.err) == (1, "")
+
+
+def test_version_needs_no_heavy_import() -> None:
+    program = (
+        "import sys\nfrom fanfold.cli.main import run\nrun(['--version'])\n"
+        "print(sorted({'aiohttp', 'rich', 'jsonschema_rs', 'asyncio', 'fanfold.agent'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    version, loaded = done.stdout.splitlines()
+    assert version.startswith("fanfold ")
+    assert loaded == "[]"
+
+
+def test_help_lists_every_command_without_importing_one() -> None:
+    program = (
+        "import sys\nfrom fanfold.cli.main import run\nrun(['--help'])\n"
+        "print(sorted({f'fanfold.cli.{name}' for name in ('map', 'run', 'doctor')} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    for name in ("init", "run", "map", "parallel", "sessions", "log", "models", "doctor", "version"):
+        assert f"\n  {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", ["init", "run", "map", "parallel", "sessions", "log", "models", "doctor"])
+def test_every_command_explains_itself(fanfold: Fanfold, name: str) -> None:
+    done = fanfold(name, "--help")
+    assert done.code == 0
+    assert done.out.startswith(f"Usage: fanfold {name}")
+
+
+def test_the_installed_command_is_this_one() -> None:
+    done = subprocess.run([*COMMAND, "version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip()

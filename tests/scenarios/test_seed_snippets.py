@@ -1,0 +1,79 @@
+"""The specification's own snippets, word for word but for the import line, where it stands beside the checkout."""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.chat_server import ChatServer
+
+ROOT = Path(__file__).parents[2]
+SEEDS = ROOT.parent / "shared" / "seeds"
+IMPORT = "from a3s_code import Agent, SessionOptions\n"
+END = "\nsession.close()\n"
+EXPECTED = {
+    "parallel": r"\[parallel\] langs: success=True structured=None\n"
+    r"\[parallel\] verdict: success=True structured=\{'memory_safe': (True|False)\}\n",
+    "pipeline": r"\[pipeline\] final='.+'\n",
+    "budget": r"\[budget\] a: success=True\n\[budget\] b: success=True\nspent \d+ / 50000 tokens\n",
+}
+
+pytestmark = [
+    pytest.mark.spec,
+    pytest.mark.skipif(not SEEDS.is_dir(), reason="the specification is not beside this checkout"),
+]
+
+ACL = """
+default_model = "here/fake"
+providers "here" {
+  base_url = "%s"
+  structured_output = "json_schema"
+}
+"""
+
+
+def snippets() -> dict[str, str]:
+    """The whole Python programs of seed 000 that need no store, by the word that their output begins with."""
+    [seed] = SEEDS.glob("000_*.txt")
+    text = seed.read_text()
+    found: dict[str, str] = {}
+    for start in re.finditer(re.escape(IMPORT), text):
+        program = text[start.start() : text.index(END, start.start()) + len(END)]
+        [name] = set(re.findall(r'print\(f"\[(\w+)\]', program))
+        found[name] = program
+    return found
+
+
+def run(program: str, directory: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=25,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_on_a_scripted_model(name: str, tmp_path: Path) -> None:
+    program = snippets()[name].replace("from a3s_code", "from tests.support.scripted_agent")
+    assert re.fullmatch(EXPECTED[name], run(program, tmp_path))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_on_a_local_http_server(name: str, tmp_path: Path) -> None:
+    program = snippets()[name].replace("from a3s_code", "from fanfold")
+
+    async def main() -> str:
+        async with ChatServer() as server:
+            (tmp_path / "agent.acl").write_text(ACL % server.base_url)
+            return await asyncio.to_thread(run, program, tmp_path)
+
+    assert re.fullmatch(EXPECTED[name], asyncio.run(main()))
