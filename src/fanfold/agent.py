@@ -245,8 +245,6 @@ class Agent:
                 f"provider '{name}' has no model '{model_id}'; {provider.place} lists: {', '.join(provider.models)}"
             )
         key = (model and model.api_key) or provider.api_key
-        if key is not None and not key.value:
-            raise ConfigError(f"provider '{name}' needs a key, and {key.source} is not set")
         module, client = _ADAPTERS[provider.kind]
         adapter: Callable[..., ModelClient] = getattr(importlib.import_module(module), client)
         if provider.kind == "local":

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.support.chat_server import ChatServer, Script
-
 from fanfold.contracts.messages import (
     Entry,
     Message,
@@ -20,6 +18,7 @@ from fanfold.protocols import ModelClient
 from fanfold.providers.anthropic import AnthropicClient
 from fanfold.providers.http import HttpTransport
 from fanfold.providers.openai import OpenAIClient
+from tests.support.chat_server import ChatServer, Script
 
 KEY = "sk-very-secret-0123456789"
 ADD = ToolSpec(

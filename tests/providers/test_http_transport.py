@@ -6,6 +6,11 @@ import sys
 from dataclasses import replace
 
 import pytest
+
+from fanfold.errors import LifecycleError, ProviderError
+from fanfold.protocols import ModelClient
+from fanfold.providers.http import HttpTransport
+from fanfold.providers.openai import OpenAIClient
 from tests.providers.calls import (
     ANTHROPIC,
     BOTH_WIRES,
@@ -18,11 +23,6 @@ from tests.providers.calls import (
     with_client,
 )
 from tests.support.chat_server import ChatServer, Http, Say, events
-
-from fanfold.errors import LifecycleError, ProviderError
-from fanfold.protocols import ModelClient
-from fanfold.providers.http import HttpTransport
-from fanfold.providers.openai import OpenAIClient
 
 
 def test_importing_the_clients_does_not_load_aiohttp() -> None:

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.providers.calls import ANTHROPIC, BOTH_WIRES, KEY, OPENAI, SCHEMA, Heard, Wire, asking, provider, reply_to
-from tests.support.chat_server import Answer, Call, ChatServer, Http, Say, events
 
 from fanfold.contracts.messages import ModelReply, ToolCall, Usage
 from fanfold.errors import ProviderError
 from fanfold.providers.http import HttpTransport
 from fanfold.providers.openai import OpenAIClient
+from tests.providers.calls import ANTHROPIC, BOTH_WIRES, KEY, OPENAI, SCHEMA, Heard, Wire, asking, provider, reply_to
+from tests.support.chat_server import Answer, Call, ChatServer, Http, Say, events
 
 WAYS = pytest.mark.parametrize("is_streaming", [False, True])
 WIRES = pytest.mark.parametrize("wire", BOTH_WIRES)

@@ -5,9 +5,28 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fanfold.contracts.messages import (
+    AssistantMessage,
+    Entry,
+    Message,
+    ModelRequest,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+    append,
+)
+from fanfold.contracts.settings import ModelSettings, Secret, StructuredMode
+from fanfold.errors import ConfigError
+from fanfold.protocols import ModelClient
+from fanfold.providers.encoded import encoded
+from fanfold.providers.frames import Frame, FrameCache
+from fanfold.providers.http import HttpTransport
+from fanfold.providers.openai import ChatMessages, OpenAIClient
 from tests.providers.calls import (
     ADD,
     ANTHROPIC,
@@ -24,23 +43,6 @@ from tests.providers.calls import (
     with_client,
 )
 from tests.support.chat_server import ChatServer, Request
-
-from fanfold.contracts.messages import (
-    AssistantMessage,
-    Entry,
-    Message,
-    ModelRequest,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-    append,
-)
-from fanfold.contracts.settings import ModelSettings, Secret, StructuredMode
-from fanfold.errors import ConfigError
-from fanfold.protocols import ModelClient
-from fanfold.providers.encoded import encoded
-from fanfold.providers.http import HttpTransport
-from fanfold.providers.openai import ChatMessages, OpenAIClient
 
 TOOL_ROUND: tuple[Message, ...] = (
     UserMessage("add"),
@@ -357,3 +359,39 @@ def test_a_body_grown_step_by_step_equals_one_made_at_once(
             assert grown == client.body(asking(transcript=newest), False)
             roles = [each["role"] for each in json.loads(grown)["messages"]]
             assert wire is OPENAI or all(one != other for one, other in pairwise(roles))
+
+
+def test_what_children_share_is_encoded_once() -> None:
+    frames, built = FrameCache(), list[str]()
+
+    def build() -> Frame:
+        built.append("frame")
+        return Frame(b"", b"")
+
+    for number in range(1000):
+        request = asking(str(number), system="Be " + "short.", tools=(ADD, ADD), output_schema=SCHEMA)
+        frames.get(request, False, build)
+    assert len(built) == 1
+
+
+@pytest.mark.parametrize("wire", BOTH_WIRES)
+def test_one_call_never_gets_another_s_settings(wire: Wire) -> None:
+    one, true = ({"type": "object", "const": value} for value in (1, True))
+    other = msgspec.structs.replace(ADD, name="sub")
+    different: list[dict[str, Any]] = [
+        {},
+        {"system": "Be long."},
+        {"tools": (ADD,)},
+        {"tools": (other,)},
+        {"tools": (ADD, other)},
+        {"output_schema": one},
+        {"output_schema": true},
+        {"max_output_tokens": 1},
+        {"temperature": 1.0},
+    ]
+    shared = wire(HttpTransport(), provider("http://host", structured_output="forced_tool"), None, "m")
+    for fields in different * 2:
+        for is_streaming in (False, True):
+            fresh = wire(HttpTransport(), provider("http://host", structured_output="forced_tool"), None, "m")
+            request = asking(**fields)
+            assert shared.body(request, is_streaming) == fresh.body(request, is_streaming)

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.providers.calls import BOTH_WIRES, OPENAI, Heard, Wire, asking, with_client
-from tests.support.chat_server import Answer, ChatServer, Http, Say, Script, events
 
 from fanfold.contracts.messages import ModelReply
 from fanfold.env import HostEnv
@@ -18,6 +16,8 @@ from fanfold.errors import ProviderError
 from fanfold.protocols import ModelClient
 from fanfold.providers.retry import Endpoint, RetryingClient
 from fanfold.testing.clock import ManualClock
+from tests.providers.calls import BOTH_WIRES, OPENAI, Heard, Wire, asking, with_client
+from tests.support.chat_server import Answer, ChatServer, Http, Say, Script, events
 
 BUSY = Http((b'{"error":{"message":"busy"}}',), status=503)
 

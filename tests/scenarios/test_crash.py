@@ -5,11 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.chat_server import ChatServer
-from tests.support.crashing_run import main
-
 from fanfold.contracts.codec import decode_fact
 from fanfold.kernel.fold import fold
+from tests.support.chat_server import ChatServer
+from tests.support.crashing_run import main
 
 ROOT = Path(__file__).parents[2]
 

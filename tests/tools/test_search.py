@@ -191,7 +191,7 @@ def test_a_cancelled_search_leaves_no_process(
     async def cancelled() -> None:
         tool = SearchTool(workspace, NO_RG)
         task = asyncio.create_task(tool.run({"mode": "grep", "query": "(a+)+$"}, scope))
-        while not processes_with("grep_worker"):  # noqa: ASYNC110 - another process cannot set an event
+        while not processes_with("grep_worker"):
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

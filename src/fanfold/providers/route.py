@@ -1,0 +1,93 @@
+"""HttpRoute: where a model's calls go, what is sent with each of them, and what must never be shown of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, urlsplit
+
+from fanfold.contracts.settings import ModelSettings, ProviderSettings
+from fanfold.errors import ConfigError
+
+_SHORTEST_SECRET = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HttpRoute:
+    provider: str
+    base_url: str
+    """As configured, without its query: for messages."""
+    host: str
+    """Host and port, for messages."""
+    url: str = field(repr=False)
+    headers: dict[str, str] = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+    silence_ms: int
+    """Longest wait for the next byte of an answer."""
+    key_source: str = ""
+    """Where the key comes from (`env OPENAI_API_KEY`), for messages."""
+
+    def redact(self, text: str) -> str:
+        """`text` without the key and the values of configured headers and queries: servers like to echo them."""
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def route_to(
+    provider: ProviderSettings,
+    model: ModelSettings | None,
+    *,
+    default_base_url: str,
+    path: str,
+    wire_headers: Callable[[str], dict[str, str]],
+) -> HttpRoute:
+    """The route of one model; what `model` sets wins over `provider`.
+
+    A base URL that already ends with `path`, or with a leading part of it, is not joined twice.
+    `wire_headers` gives the wire's own headers for a key, which may be empty.
+
+    Raises:
+        ConfigError: the base URL is none, or the key was looked up and is not there.
+    """
+    base_url = (model and model.base_url) or provider.base_url or default_base_url
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{provider.place}: base_url of provider '{provider.name}' is no http(s) URL: '{base_url}'")
+    if parts.username is not None:
+        raise ConfigError(
+            f"{provider.place}: base_url of provider '{provider.name}' contains credentials; "
+            "move them to api_key or headers"
+        )
+    secret = (model and model.api_key) or provider.api_key
+    key = "" if secret is None else secret.value.strip()
+    if secret is not None and not key:
+        raise ConfigError(
+            f"{provider.place}: no key for provider '{provider.name}': {secret.source or 'api_key'} is not set or empty"
+        )
+    configured = {**provider.headers, **(model.headers if model else {})}
+    headers = {"Content-Type": "application/json", **wire_headers(key), **configured}
+    return HttpRoute(
+        provider=provider.name,
+        url=parts._replace(path=_joined(parts.path, path), fragment="").geturl(),
+        base_url=parts._replace(query="", fragment="").geturl(),
+        host=parts.netloc,
+        headers=headers,
+        secrets=_secrets(key, configured, parts.query),
+        silence_ms=provider.timeout_ms,
+        key_source="" if secret is None else secret.source,
+    )
+
+
+def _joined(base_path: str, path: str) -> str:
+    """`/v1` + `/v1/messages` -> `/v1/messages`: the longest overlap counts once."""
+    base_path = base_path.rstrip("/")
+    steps = path.split("/")[1:]
+    for overlap in range(len(steps), 0, -1):
+        if base_path.endswith("/" + "/".join(steps[:overlap])):
+            return "/".join((base_path, *steps[overlap:]))
+    return base_path + path
+
+
+def _secrets(key: str, headers: dict[str, str], query: str) -> tuple[str, ...]:
+    """Longest first, so that no secret is cut by the redaction of a shorter one inside it."""
+    words = {key, *" ".join(headers.values()).split(), *(value for _, value in parse_qsl(query))}
+    return tuple(sorted((word for word in words if len(word) >= _SHORTEST_SECRET), key=len, reverse=True))

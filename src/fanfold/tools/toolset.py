@@ -1,0 +1,25 @@
+"""The built-in tools of one workspace."""
+
+from fanfold.protocols import Tool
+from fanfold.tools import edit, ls, read, write
+from fanfold.tools.ask import AskUserTool
+from fanfold.tools.file_tool import FileTool
+from fanfold.tools.plan import PlanTool
+from fanfold.tools.search import SearchTool
+from fanfold.tools.shell import BashTool
+from fanfold.tools.workspace import Workspace
+
+
+def builtin_tools(workspace: Workspace, *, allow_unsandboxed_bash: bool) -> dict[str, Tool]:
+    """All of them by name, in the order in which a model is told of them."""
+    tools: tuple[Tool, ...] = (
+        FileTool(read.SPEC, workspace, read.read),
+        FileTool(write.SPEC, workspace, write.write),
+        FileTool(edit.SPEC, workspace, edit.edit),
+        FileTool(ls.SPEC, workspace, ls.ls),
+        SearchTool(workspace),
+        BashTool(workspace, allow_unsandboxed_bash),
+        PlanTool(),
+        AskUserTool(),
+    )
+    return {tool.spec.name: tool for tool in tools}
