@@ -1,4 +1,8 @@
-"""Agent: the composition root. The one place that knows adapters, and the registry of live sessions."""
+"""Agent: the composition root. The one place that knows adapters, and the registry of live sessions.
+
+Adapters (configuration, stores, tools, providers) are imported where they are first needed: `import fanfold` stays
+light, and a missing extra breaks only its user.
+"""
 
 import importlib
 import os
@@ -9,21 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from fanfold.config.discovery import load
 from fanfold.contracts.agents import AgentDefinition
-from fanfold.contracts.settings import ProviderSettings, Settings
+from fanfold.contracts.settings import ProviderSettings, Secret, Settings
 from fanfold.env import HostEnv
-from fanfold.errors import ConfigError, SessionClosedError, UsageError
+from fanfold.errors import SessionClosedError, UsageError
 from fanfold.options import SessionOptions
 from fanfold.portal import Portal, blocking, on_loop
 from fanfold.protocols import FactLog, ModelClient, Tool
 from fanfold.session.builtin_agents import BUILTIN_AGENTS
 from fanfold.session.session import Session
 from fanfold.session.setup import Composer, ResolvedModel
-from fanfold.stores.jsonl import JsonlFactLog
-from fanfold.stores.memory import MemoryFactLog
-from fanfold.tools.toolset import builtin_tools
-from fanfold.tools.workspace import Workspace
 
 LOG_DIRECTORY = Path(".a3s") / "effect-log"
 _ADAPTERS: Mapping[str, tuple[str, str]] = {
@@ -117,6 +116,8 @@ class Agent:
         if config_source is None and models:
             settings = Settings(default_model=next(iter(models)), source="models given in code")
         else:
+            from fanfold.config.discovery import load
+
             settings = load(config_source, start=Path.cwd(), environ=os.environ)
         return cls(
             portal,
@@ -151,7 +152,7 @@ class Agent:
         session_id = chosen.session_id or self._env_of(chosen).ids.new_id()
         self._reserve(session_id)
         try:
-            session = self._build(Workspace(Path(workspace)), session_id, chosen)
+            session = self._build(Path(workspace), session_id, chosen)
             if chosen.session_id is not None:
                 await session.load()
             self._ensure_open()
@@ -169,7 +170,12 @@ class Agent:
             )
         self._being_built.add(session_id)
 
-    def _build(self, workspace: Workspace, session_id: str, options: SessionOptions) -> Session:
+    def _build(self, directory: Path, session_id: str, options: SessionOptions) -> Session:
+        from fanfold.stores.memory import MemoryFactLog
+        from fanfold.tools.toolset import builtin_tools
+        from fanfold.tools.workspace import Workspace
+
+        workspace = Workspace(directory)
         settings = self._settings
         allow_bash = options.allow_unsandboxed_bash
         unsandboxed = settings.allow_unsandboxed_bash if allow_bash is None else allow_bash
@@ -204,6 +210,8 @@ class Agent:
     def _log(self, root: Path) -> FactLog:
         directory = root / LOG_DIRECTORY
         if directory not in self._logs:
+            from fanfold.stores.jsonl import JsonlFactLog
+
             self._logs[directory] = JsonlFactLog(directory)
         return self._logs[directory]
 
@@ -234,29 +242,22 @@ class Agent:
         return model
 
     def _connect(self, reference: str) -> ModelClient:
-        name, slash, model_id = reference.partition("/")
-        provider = self._settings.providers.get(name)
-        if not slash or not model_id or provider is None:
-            known = ", ".join([*self._settings.providers, *(each for each in self._models)]) or "none"
-            raise ConfigError(f"unknown model '{reference}': expected provider/model-id with one of: {known}")
-        model = provider.models.get(model_id)
-        if provider.models and model is None and provider.kind != "local":
-            raise ConfigError(
-                f"provider '{name}' has no model '{model_id}'; {provider.place} lists: {', '.join(provider.models)}"
-            )
-        key = (model and model.api_key) or provider.api_key
+        from fanfold.config.model_reference import find_model
+
+        provider, model = find_model(reference, self._settings.providers)
         module, client = _ADAPTERS[provider.kind]
         adapter: Callable[..., ModelClient] = getattr(importlib.import_module(module), client)
         if provider.kind == "local":
-            return adapter(provider, model, model_id)
-        return self._retrying(adapter(self._http(provider), provider, model, model_id), provider, key)
+            return adapter(provider, model, model.id)
+        key = model.api_key or provider.api_key
+        return self._retrying(adapter(self._http(), provider, model, model.id), provider, key)
 
-    def _http(self, provider: ProviderSettings) -> Any:
+    def _http(self) -> Any:
         if self._transport is None:
             self._transport = importlib.import_module("fanfold.providers.http").HttpTransport()
         return self._transport
 
-    def _retrying(self, client: ModelClient, provider: ProviderSettings, key: Any) -> ModelClient:
+    def _retrying(self, client: ModelClient, provider: ProviderSettings, key: Secret | None) -> ModelClient:
         retry: Any = importlib.import_module("fanfold.providers.retry")
         shared = (provider.name, "" if key is None else key.value)
         if shared not in self._endpoints:

@@ -4,9 +4,10 @@ import asyncio
 import itertools
 import time
 import uuid
-from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
+
+import msgspec
 
 
 class Clock(Protocol):
@@ -68,8 +69,7 @@ class FixedClock:
         await asyncio.sleep(seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class HostEnv:
-    clock: Clock = field(default_factory=SystemClock)
-    ids: IdGenerator = field(default_factory=UuidIds)
-    random: Random = field(default_factory=Random)
+class HostEnv(msgspec.Struct, frozen=True):
+    clock: Clock = msgspec.field(default_factory=SystemClock)
+    ids: IdGenerator = msgspec.field(default_factory=UuidIds)
+    random: Random = msgspec.field(default_factory=Random)

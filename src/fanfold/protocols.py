@@ -1,8 +1,9 @@
 """Every seam that a host may fill, on one page. Nothing else brings the world in."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
+
+import msgspec
 
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.facts import Fact, NewFact
@@ -29,8 +30,7 @@ class DeltaSink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCapabilities:
+class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     structured: Literal["json_schema", "forced_tool", "prompt"] = "prompt"
     """How `ModelRequest.output_schema` is enforced. `prompt`: not at all, the caller must ask in words."""
     tools: bool = True
@@ -57,8 +57,7 @@ class ModelClient(Protocol):
 # ---- tools ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolScope:
+class ToolScope(msgspec.Struct, frozen=True, kw_only=True):
     """Where and for whom a tool runs."""
 
     session_id: str
@@ -121,8 +120,7 @@ class FactLog(Protocol):
 # ---- budgets --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetDenial:
+class BudgetDenial(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     reason: str
 

@@ -151,9 +151,7 @@ l = 6
 
 
 def test_a_label_without_closing_quote_does_not_unbalance_the_braces() -> None:
-    assert problems_of('p "x {\n a = 1\n}\nb = 2') == [
-        "agent.acl:1:3: this string has no closing quote on its line"
-    ]
+    assert problems_of('p "x {\n a = 1\n}\nb = 2') == ["agent.acl:1:3: this string has no closing quote on its line"]
 
 
 def test_no_meaning_is_given_to_a_text_whose_braces_do_not_match() -> None:

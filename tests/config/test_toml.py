@@ -80,9 +80,7 @@ def test_all_faults_of_meaning_are_told_at_once() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "text", ["a = " + "[" * 50_000, "a = " + "[" * 70 + "]" * 70, ".".join("a" * 70) + " = 1"]
-)
+@pytest.mark.parametrize("text", ["a = " + "[" * 50_000, "a = " + "[" * 70 + "]" * 70, ".".join("a" * 70) + " = 1"])
 def test_depth_limit_holds(text: str) -> None:
     assert "nested more than 64 deep" in problems_of(text)[0]
 

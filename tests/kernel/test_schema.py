@@ -133,7 +133,7 @@ def test_a_schema_bomb_is_refused(levels: int) -> None:
 
 def test_the_validator_is_loaded_only_with_the_first_schema() -> None:
     program = (
-        "import sys, fanfold.kernel.structured as s; assert 'jsonschema_rs' not in sys.modules;"
+        "import sys, fanfold.kernel.schema as s; assert 'jsonschema_rs' not in sys.modules;"
         "s.compile_schema({}); assert 'jsonschema_rs' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -176,7 +176,7 @@ def test_events_tell_each_step_from_start_to_one_end(tmp_path: Path) -> None:
 def test_a_step_of_an_unknown_model_fails_alone(tmp_path: Path) -> None:
     outcomes = run_steps(tmp_path, ScriptedModel(echo), step("a", model="nobody/none"), step("b"))
     assert [outcome.success for outcome in outcomes] == [False, True]
-    assert "unknown model 'nobody/none'" in outcomes[0].output
+    assert "unknown provider 'nobody'" in outcomes[0].output
 
 
 def test_a_model_without_tools_answers_from_the_prompt_and_warns_once(

@@ -1,7 +1,6 @@
 """What goes to a model and what comes back, free of any provider's wire form."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -73,8 +72,7 @@ class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool"):
 Message = UserMessage | AssistantMessage | ToolMessage
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, eq=False):
     """The newest message of a transcript and, through `before`, all earlier ones.
 
     A linked list that is shared, never copied: appending costs O(1), an earlier state keeps its own end, and an
@@ -104,6 +102,9 @@ class Entry:
     def __iter__(self) -> Iterator[Message]:
         return iter(self.newer_than(None))
 
+    def __repr__(self) -> str:
+        return f"Entry({self.message!r}, length={self.length})"
+
 
 def append(transcript: Entry | None, message: Message) -> Entry:
     return Entry(message, transcript, 1 if transcript is None else transcript.length + 1)
@@ -122,8 +123,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """May run together with the neighbouring parallel-safe calls of one response."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRequest:
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """The provider's own model id, without the `provider/` prefix."""
     system: str
@@ -134,7 +134,7 @@ class ModelRequest:
     max_output_tokens: int | None = None
     temperature: float | None = None
     session_id: str = ""
-    memo: dict[str, Any] = field(default_factory=dict[str, Any])
+    memo: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     """Scratch of one session: an adapter keeps here what it derived from earlier entries of the transcript."""
 
 

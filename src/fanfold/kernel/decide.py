@@ -14,7 +14,7 @@ calls    first call is ask_user                               AwaitAnswer
          -                                                    RunTools (the calls up to the next park)
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from fanfold.contracts.facts import RecordedCall
 from fanfold.contracts.messages import ASK_USER, AssistantMessage
@@ -27,8 +27,7 @@ COMPACT_AT = 0.8
 """Share of the context window at which the transcript is compacted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = MAX_STEPS_PER_RUN
     tool_budget: int = TOOL_BUDGET_PER_TURN
     max_rounds: int | None = None
@@ -47,49 +46,40 @@ class Limits:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(msgspec.Struct, frozen=True):
     """Nothing was asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallModel:
+class CallModel(msgspec.Struct, frozen=True):
     with_tools: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RunTools:
+class RunTools(msgspec.Struct, frozen=True):
     calls: tuple[RecordedCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitConfirmation:
+class AwaitConfirmation(msgspec.Struct, frozen=True):
     call: RecordedCall
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitAnswer:
+class AwaitAnswer(msgspec.Struct, frozen=True):
     call: RecordedCall
 
 
-@dataclass(frozen=True, slots=True)
-class Compact:
+class Compact(msgspec.Struct, frozen=True):
     kept_messages: int
 
 
-@dataclass(frozen=True, slots=True)
-class Deny:
+class Deny(msgspec.Struct, frozen=True):
     call: RecordedCall
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True):
     text: str
     stop_reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class StopAtLimit:
+class StopAtLimit(msgspec.Struct, frozen=True):
     limit: int
 
 

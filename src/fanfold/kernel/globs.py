@@ -5,12 +5,12 @@ every other character means itself. A translation to `re` would be shorter, but 
 make it backtrack for minutes, and the texts come from models.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Glob:
+
+class Glob(msgspec.Struct, frozen=True):
     """A pattern as a row of tokens; each set of tokens is a bit mask, each match one walk over the text."""
 
     literals: dict[str, int]

@@ -11,8 +11,9 @@ the sandbox that holds.
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from fanfold.contracts.codec import encode_json
 from fanfold.contracts.messages import ToolSpec
@@ -37,8 +38,7 @@ _LEADING = re.compile(
 _QUOTING = str.maketrans("", "", "\"'\\")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     text: str
     tool: str
     pattern: str | None
@@ -67,7 +67,7 @@ def parse_rule(text: str) -> Rule:
     """Raises ConfigError for what is no rule: a deny rule that is silently dropped would be an open door."""
     found = _RULE.fullmatch(text.strip())
     if found is None:
-        raise ConfigError(f"permission rule '{text}' is neither `tool` nor `tool(pattern)`")
+        raise ConfigError(f"permission rule {text!r} is neither `tool` nor `tool(pattern)`")
     tool, pattern = found[1].lower(), found[2]
     if tool in _SEARCH_MODES:
         return Rule(text, "search", f"{tool} {'**' if pattern in (None, '*') else pattern}")

@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
 
 from fanfold.contracts.codec import encode_json
 from fanfold.contracts.record import JsonObject, JsonValue
@@ -36,8 +37,7 @@ _CONTAINERS = (dict, list, tuple)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OutputSchema:
+class OutputSchema(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Made by `compile_schema` and shared by all who gave the same schema: treat its dicts as read-only."""
 
     schema: JsonObject
@@ -46,7 +46,7 @@ class OutputSchema:
     """What a model is shown and a provider is sent: the same with an object as its root."""
     envelope: str | None
     """The key under which `wire_schema` holds the value, if the root had to be wrapped."""
-    _validator: "Draft202012Validator" = field(repr=False)
+    _validator: "Draft202012Validator"
 
     def validate(self, value: JsonValue) -> tuple[str, ...]:
         """Lines `<instance path>: <reason>`, at most `MAX_ERRORS`; none when `value` matches `schema`.

@@ -9,9 +9,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, NoReturn
+
+import msgspec
 
 from fanfold.contracts.record import JsonObject, JsonValue
 from fanfold.kernel.schema import OutputSchema
@@ -30,8 +31,7 @@ _JSON_START = re.compile(r'\{\s*+[}"]|\[\s*+(?:[]["{]|(?:-?\d[\d.eE+-]*+|true|fa
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]', re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extraction:
+class Extraction(msgspec.Struct, frozen=True, kw_only=True):
     """What was found in `text`: a `valid` value, an `invalid` one with its errors, or `none`."""
 
     status: Literal["valid", "invalid", "none"]

@@ -1,7 +1,6 @@
 """Effects: one coroutine per Action. Each does its piece of the world and returns the facts of what happened."""
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -49,8 +48,7 @@ _SUMMARY_PROMPT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What a run has around it, apart from the agent itself."""
 
     session_id: str
@@ -63,7 +61,7 @@ class Surroundings:
     id_prefix: str = ""
     """Put before call ids in the inbox, so that calls of different children cannot be confused."""
     slot: Slot | None = None
-    memo: dict[str, Any] = field(default_factory=dict[str, Any])
+    memo: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class _Deltas:

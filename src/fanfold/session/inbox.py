@@ -1,8 +1,9 @@
 """The inbox: what waits for a person, of a session and of all its children."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from fanfold.contracts.facts import RecordedCall
 from fanfold.contracts.messages import ASK_USER
@@ -44,14 +45,12 @@ def question_of(call: RecordedCall, question_id: str, session_id: str) -> Pendin
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Approval:
+class Approval(msgspec.Struct, frozen=True):
     approved: bool
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting(Generic[A]):
+class _Waiting(msgspec.Struct, Generic[A], frozen=True):
     item: Any
     answer: "asyncio.Future[A]"
 

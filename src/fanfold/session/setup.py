@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from fanfold.contracts.agents import AgentDefinition
 from fanfold.contracts.messages import ToolSpec
@@ -22,8 +23,7 @@ ANSWER_PROMPT = "Answer the request briefly and concretely, from what it says."
 logger = logging.getLogger("fanfold")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSetup:
+class AgentSetup(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelClient
     model_id: str
     system: str
@@ -40,8 +40,7 @@ class AgentSetup:
     max_output_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedModel:
+class ResolvedModel(msgspec.Struct, frozen=True):
     reference: str
     """`provider/model-id`"""
     client: ModelClient
