@@ -189,7 +189,7 @@ class Agent:
             options=options,
             max_tool_rounds=_first(options.max_tool_rounds, settings.max_tool_rounds),
         )
-        composer.for_session()  # an unknown model or a missing key is told now, not at the first prompt
+        composer.ensure_model()
         return Session(
             portal=self.portal,
             session_id=session_id,
@@ -328,6 +328,7 @@ def _close_at_exit(agent: Agent) -> None:
             warnings.warn("an Agent was not closed; use `with Agent.create(...)`", ResourceWarning, stacklevel=1)
             forgotten.close()
 
-    # `atexit` would come too late: by then the thread pools are gone that the logs sync with. This hook is the one by
-    # which `concurrent.futures` ends its pools; hooks run newest first, and the pools' own is older than any agent.
+    # `atexit` would come too late: by then the thread pools are gone that the logs sync with. This is the hook by which
+    # `concurrent.futures` ends its pools; hooks run newest first, so its module has to be loaded before ours is set.
+    importlib.import_module("concurrent.futures.thread")
     threading._register_atexit(close)  # type: ignore[attr-defined]  # pyright: ignore

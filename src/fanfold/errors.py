@@ -188,12 +188,12 @@ class StorageError(FanfoldError):
 
 
 class CorruptLogError(StorageError):
-    """A fact log that cannot be trusted. Nothing was changed; `line` is 1-based, 0 when it has no line."""
+    """A log that cannot be trusted. Nothing was changed; `line` is 1-based, `what` the kind of log."""
 
     code = "CORRUPT_LOG"
 
-    def __init__(self, *, thread: str, line: int, reason: str) -> None:
-        super().__init__(f"fact log '{thread}' is corrupt at line {line}: {reason}")
+    def __init__(self, *, thread: str, line: int, reason: str, what: str = "fact log") -> None:
+        super().__init__(f"{what} '{thread}' is corrupt at line {line}: {reason}")
         self.thread = thread
         self.line = line
         self.reason = reason
@@ -203,11 +203,11 @@ class CorruptLogError(StorageError):
 class AppendConflictError(StorageError):
     code = "APPEND_CONFLICT"
 
-    def __init__(self, *, thread: str, expected_seq: int, found_seq: int) -> None:
-        super().__init__(f"fact log '{thread}' moved on: expected its last seq to be {expected_seq}, found {found_seq}")
+    def __init__(self, *, thread: str, key: str, seq: int) -> None:
+        super().__init__(f"key '{key}' of fact log '{thread}' already belongs to fact {seq}, with another payload")
         self.thread = thread
-        self.expected_seq = expected_seq
-        self.found_seq = found_seq
+        self.key = key
+        self.seq = seq
 
 
 class LogWriteError(StorageError):

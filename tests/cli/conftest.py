@@ -27,9 +27,7 @@ class ServerThread:
         self._loop = asyncio.new_event_loop()
         self._is_up: Future[None] = Future()
         self._stop = asyncio.Event()
-        self._thread = threading.Thread(
-            target=lambda: self._loop.run_until_complete(self._serve()), daemon=True
-        )
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()), daemon=True)
         self._thread.start()
         self._is_up.result(timeout=10)
 
@@ -86,9 +84,7 @@ class Ended:
 
 
 @pytest.fixture
-def fanfold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Ended]:
+def fanfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
     """Runs one command line in `tmp_path`, in this process."""
     monkeypatch.chdir(tmp_path)
     for name in ("FANFOLD_CONFIG", "FANFOLD_MODEL", "FANFOLD_DEBUG", "CI", "NO_COLOR", "FORCE_COLOR"):

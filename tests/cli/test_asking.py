@@ -84,12 +84,8 @@ def test_a_tool_call_runs_only_after_a_yes(
     assert ("Done as told." in screen.shown) is is_made
 
 
-def test_a_question_is_put_to_the_person(
-    terminal: Callable[..., OnTerminal], serve: Serve, tmp_path: Path
-) -> None:
-    server = serve(
-        [Say(calls=(Call("ask_user", '{"question": "Which?", "options": ["red", "blue"]}'),)), Say("Fine.")]
-    )
+def test_a_question_is_put_to_the_person(terminal: Callable[..., OnTerminal], serve: Serve, tmp_path: Path) -> None:
+    server = serve([Say(calls=(Call("ask_user", '{"question": "Which?", "options": ["red", "blue"]}'),)), Say("Fine.")])
     configure(tmp_path, server)
     screen = terminal("run", "Choose.")
     screen.wait_for(">")
@@ -111,16 +107,12 @@ def test_ctrl_c_works_while_a_question_stands(
     assert "fanfold run --session s1 --resume" in screen.shown
 
 
-def test_no_input_parks_on_a_terminal_too(
-    terminal: Callable[..., OnTerminal], serve: Serve, tmp_path: Path
-) -> None:
+def test_no_input_parks_on_a_terminal_too(terminal: Callable[..., OnTerminal], serve: Serve, tmp_path: Path) -> None:
     configure(tmp_path, serve([Say(calls=(WRITE,))]))
     assert terminal("run", "Make it.", "--no-input").end() == 5
 
 
-def test_a_model_cannot_steer_the_terminal(
-    terminal: Callable[..., OnTerminal], serve: Serve, tmp_path: Path
-) -> None:
+def test_a_model_cannot_steer_the_terminal(terminal: Callable[..., OnTerminal], serve: Serve, tmp_path: Path) -> None:
     configure(tmp_path, serve([Say("\x1b[2J\x1b]0;owned\x07hello")]))
     screen = terminal("run", "Hello.", "--quiet")
     assert screen.end() == 0

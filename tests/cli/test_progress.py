@@ -26,9 +26,7 @@ class ClosedPipe(io.StringIO):
         raise BrokenPipeError
 
 
-def console(
-    out: io.StringIO, err: io.StringIO, environ: dict[str, str] | None = None, **flags: bool
-) -> Console:
+def console(out: io.StringIO, err: io.StringIO, environ: dict[str, str] | None = None, **flags: bool) -> Console:
     return open_console(environ=environ or {}, streams=(Terminal(), out, err), **flags)
 
 
@@ -41,17 +39,11 @@ def ended(task: str, tokens: int = 20, *, success: bool = True) -> AgentEvent:
 
 
 def progressed(task: str, tokens: int) -> AgentEvent:
-    return event(
-        "subagent_progress", task_id=task, status="turn_completed", metadata={"total_tokens": tokens}
-    )
+    return event("subagent_progress", task_id=task, status="turn_completed", metadata={"total_tokens": tokens})
 
 
-def row(
-    item: str, *, success: bool = True, output: str = "", tokens: int = 412, journal: bool = False
-) -> Row:
-    return Row(
-        item=item, success=success, output=output, total_tokens=tokens, seconds=1.8, is_from_journal=journal
-    )
+def row(item: str, *, success: bool = True, output: str = "", tokens: int = 412, journal: bool = False) -> Row:
+    return Row(item=item, success=success, output=output, total_tokens=tokens, seconds=1.8, is_from_journal=journal)
 
 
 def folded(tally: Tally, events: Sequence[AgentEvent]) -> Tally:
@@ -202,9 +194,7 @@ def test_colour_is_decided_by_flag_then_environment_then_terminal(
     assert console(io.StringIO(), Terminal(), environ, **flags).has_colour is has_colour
 
 
-@pytest.mark.parametrize(
-    ("environ", "flags"), [({"CI": "1"}, {}), ({"TERM": "dumb"}, {}), ({}, {"no_input": True})]
-)
+@pytest.mark.parametrize(("environ", "flags"), [({"CI": "1"}, {}), ({"TERM": "dumb"}, {}), ({}, {"no_input": True})])
 def test_nobody_is_asked_where_nobody_can_answer(environ: dict[str, str], flags: dict[str, bool]) -> None:
     assert console(Terminal(), Terminal(), {"TERM": "xterm"}).may_ask
     assert not console(Terminal(), Terminal(), {"TERM": "xterm", **environ}, **flags).may_ask

@@ -86,9 +86,7 @@ def test_jsonl_holds_successes_and_failures() -> None:
 
 def test_json_is_one_document_with_the_records_of_jsonl() -> None:
     rows = [ok("a", {"n": 1}), FAILED]
-    assert json.loads(render(rows, "json")) == [
-        json.loads(line) for line in render(rows, "jsonl").splitlines()
-    ]
+    assert json.loads(render(rows, "json")) == [json.loads(line) for line in render(rows, "jsonl").splitlines()]
 
 
 _json = st.recursive(
@@ -162,8 +160,6 @@ def test_a_results_file_that_cannot_be_written_changes_nothing(tmp_path: Path) -
     ("name", "message"),
     [("out.xlsx", "must be one of .jsonl, .csv, .md, .json"), ("gone/out.csv", "there is no directory")],
 )
-def test_a_results_file_that_cannot_be_is_refused_before_any_work(
-    tmp_path: Path, name: str, message: str
-) -> None:
+def test_a_results_file_that_cannot_be_is_refused_before_any_work(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         format_of(tmp_path / name)

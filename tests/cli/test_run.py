@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.cli.stopping import run_until_stopped
 from tests.cli.conftest import Ended, ServerThread, configure, ended, start
 from tests.support.chat_server import Call, Http, Say
 
@@ -61,9 +60,7 @@ def test_a_session_goes_on_where_it_was(fanfold: Fanfold, serve: Serve, tmp_path
 def test_a_call_that_needs_approval_parks_and_can_be_approved_later(
     fanfold: Fanfold, serve: Serve, tmp_path: Path
 ) -> None:
-    server = serve(
-        [Say(calls=(Call("write", '{"file_path": "made", "content": "x"}', "call_7"),)), Say("Made it.")]
-    )
+    server = serve([Say(calls=(Call("write", '{"file_path": "made", "content": "x"}', "call_7"),)), Say("Made it.")])
     configure(tmp_path, server)
     parked = fanfold("run", "Make it.", "--session", "s1")
     assert (parked.code, parked.out) == (5, "")
@@ -80,9 +77,7 @@ def test_a_call_that_needs_approval_parks_and_can_be_approved_later(
 
 
 def test_a_denied_call_does_not_run(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
-    configure(
-        tmp_path, serve([Say(calls=(Call("write", '{"file_path": "made", "content": "x"}'),)), Say("Well.")])
-    )
+    configure(tmp_path, serve([Say(calls=(Call("write", '{"file_path": "made", "content": "x"}'),)), Say("Well.")]))
     fanfold("run", "Make it.", "--session", "s1")
     assert fanfold("run", "--session", "s1", "--deny").code == 1
     assert not (tmp_path / "made").exists()
@@ -145,8 +140,7 @@ def test_an_answer_that_broke_off_is_no_success(fanfold: Fanfold, serve: Serve, 
 
 def test_an_unreachable_server_is_one_line_and_the_session_is_kept(fanfold: Fanfold, tmp_path: Path) -> None:
     (tmp_path / "agent.acl").write_text(
-        'default_model = "fake/m"\n'
-        'providers "fake" {\n base_url = "http://127.0.0.1:1/v1"\n max_attempts = 1\n}\n'
+        'default_model = "fake/m"\nproviders "fake" {\n base_url = "http://127.0.0.1:1/v1"\n max_attempts = 1\n}\n'
     )
     done = fanfold("run", "Hello", "--session", "s1")
     assert done.code == 1
@@ -185,10 +179,3 @@ def test_sigterm_ends_like_ctrl_c_but_with_its_own_code(serve: Serve, tmp_path: 
     server.wait_for_requests(1)
     process.terminate()
     assert ended(process).code == 143
-
-
-def test_the_result_of_the_work_is_given_back() -> None:
-    async def work() -> int:
-        return 7
-
-    assert run_until_stopped(work()) == 7

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.tools import RecordingTool
 
 from fanfold import Agent, HostEnv, PermissionPolicy, SequentialIds, Session, Usage
 from fanfold.contracts.codec import decode_fact
@@ -24,6 +23,7 @@ from fanfold.errors import (
 )
 from fanfold.protocols import DeltaSink, ModelCapabilities, Tool
 from fanfold.testing import Reply, ScriptedModel, calls, echo
+from tests.support.tools import RecordingTool
 
 
 @asynccontextmanager

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.tools import RecordingTool
 
 from fanfold import Agent, AgentEvent, PermissionPolicy, Session, StepOutcome, Usage
 from fanfold.contracts.messages import ModelRequest, ToolCall, ToolMessage
@@ -16,6 +15,7 @@ from fanfold.errors import ProviderError, SessionClosedError
 from fanfold.protocols import ModelCapabilities
 from fanfold.testing import Reply, ScriptedModel, as_json, calls, echo
 from fanfold.testing.scripted import newest_text
+from tests.support.tools import RecordingTool
 
 SCHEMA = {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
 
@@ -186,7 +186,7 @@ def test_a_model_without_tools_answers_from_the_prompt_and_warns_once(
     run_steps(tmp_path, model, *(step(name, agent="general") for name in "abc"))
     assert [request.tools for request in model.requests] == [(), (), ()]
     assert [record.message for record in caplog.records] == [
-        "scripted/model cannot use tools: the session answers from its prompt alone"
+        "scripted/model cannot use tools: agent 'general' answers from its prompt alone"
     ]
 
 

@@ -71,6 +71,10 @@ class ParallelResult(Record, frozen=True, kw_only=True):
     budget: BudgetSnapshot
 
 
+CANCELLED = "Task cancelled by caller"
+"""The output of a step that was cancelled while it ran."""
+
+
 def child_session_id(task_id: str) -> str:
     """Session id of the child that runs the step `task_id`, also when it never started."""
     return f"task-run-{task_id}"

@@ -12,6 +12,7 @@ async def fan_out(count: int, limit: int, work: Callable[[int], Awaitable[None]]
     """Await `work(0)` ... `work(count - 1)`, at most `limit` at once.
 
     Admission is lazy: there are as many tasks as slots, not as items, and a freed slot takes the next index at once.
+    The first error ends the rest and is raised as it is: its siblings were cancelled because of it.
     """
     indices = iter(range(count))
 
@@ -19,9 +20,12 @@ async def fan_out(count: int, limit: int, work: Callable[[int], Awaitable[None]]
         for index in indices:
             await work(index)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(max(1, limit), count)):
-            group.create_task(worker())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(max(1, limit), count)):
+                group.create_task(worker())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 async def run_step(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from fanfold.errors import UsageError
 
-_PLACE = re.compile(r"\{\{([A-Za-z_][\w.]*)\}\}|\{([A-Za-z_][\w.]*)\}")
+_PLACE = re.compile(r"\{\{([^\W\d][\w.]*)\}\}|\{([^\W\d][\w.]*)\}")
 
 
 def check(template: str, known: Collection[str]) -> None:

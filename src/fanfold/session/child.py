@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from fanfold.contracts.agents import AgentDefinition
 from fanfold.contracts.events import AgentEvent, event
 from fanfold.contracts.messages import NO_USAGE, Usage
-from fanfold.contracts.steps import AgentStepSpec, StepOutcome, child_session_id, failed
+from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
 from fanfold.env import HostEnv
 from fanfold.errors import FanfoldError
 from fanfold.kernel.schema import OutputSchema, compile_schema
@@ -72,7 +72,7 @@ class TaskExecutor:
                 return outcome
             finally:
                 # Exactly one end per start, also when the step is cancelled.
-                self._emit_end(spec, events, outcome or failed(spec, "Task cancelled by caller"))
+                self._emit_end(spec, events, outcome or failed(spec, CANCELLED))
 
     async def _run(
         self, spec: AgentStepSpec, agent: AgentDefinition, slot: Slot, events: EventSink | None, start: int

@@ -11,7 +11,7 @@ from fanfold.contracts.facts import RecordedCall
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.steps import ParallelResult, StepOutcome
 from fanfold.env import HostEnv
-from fanfold.errors import StorageError
+from fanfold.errors import CorruptLogError, StorageError
 from fanfold.kernel.fold import fold
 from fanfold.kernel.state import EMPTY, SessionState
 from fanfold.kernel.transcript import as_history
@@ -117,14 +117,14 @@ class Session:
     stream = blocking(stream_async)
 
     @on_loop
-    async def resume_run_async(self, run_id: str | None = None) -> AgentResult:
+    async def resume_run_async(self, run_id: str | None = None, *, events: EventSink | None = None) -> AgentResult:
         """Go on where the log stands: recorded model turns are not sent again, a call without a result runs once, a
-        finished log answers in zero steps.
+        finished log answers in zero steps. `events` hears what `stream` would tell.
 
         Raises:
             StorageError: the log is empty, there is nothing to resume.
         """
-        return await self._operations.run(self._resume(run_id, None), is_exclusive=True)
+        return await self._operations.run(self._resume(run_id, events), is_exclusive=True)
 
     resume_run = blocking(resume_run_async)
 
@@ -314,7 +314,11 @@ class Session:
 
     async def _catch_up(self, held: HeldThread) -> None:
         if held.last_seq != self._state.last_seq:
-            self._state = fold(await held.read(self._state.last_seq), self._state)
+            facts = await held.read(self._state.last_seq)
+            try:
+                self._state = fold(facts, self._state)
+            except CorruptLogError as error:
+                raise CorruptLogError(thread=self._session_id, line=error.line, reason=error.reason) from None
 
     async def _converse(self, prompt: str, history: Sequence[JsonObject] | None, emit: EventSink | None) -> AgentResult:
         async def begin(driver: Driver) -> None:

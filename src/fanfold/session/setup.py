@@ -78,6 +78,10 @@ class Composer:
         self._composed: dict[tuple[str, str, int], AgentSetup] = {}
         self._warned: set[str] = set()
 
+    def ensure_model(self) -> None:
+        """Raise now what the session's own model would raise at the first prompt."""
+        self._resolve(self._model)
+
     def for_session(self) -> AgentSetup:
         """The session's own agent: every tool, the session's limits."""
         return self._compose(

@@ -1,0 +1,76 @@
+"""Console: what may be done with this terminal (colour, animation, questions), decided once per command."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TextIO
+
+from fanfold.contracts.codec import encode_json
+
+_CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Console:
+    """Data goes to `out`, everything meant for people to `err`."""
+
+    out: TextIO
+    err: TextIO
+    has_colour: bool
+    """Whether `err` may be coloured."""
+    is_animated: bool
+    """Whether `err` may be redrawn in place."""
+    may_ask: bool
+    is_quiet: bool
+    out_width: int | None
+    """Columns of `out`; None when it is not a terminal and lines need not be cut."""
+
+    def say(self, text: str) -> None:
+        """Tell the user, unless they asked for quiet."""
+        if not self.is_quiet:
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """Tell the user even when quiet."""
+        print(printable(text), file=self.err, flush=True)
+
+    def write(self, text: str) -> None:
+        """Put data on stdout at once; what a model wrote cannot steer the terminal there."""
+        self.out.write(printable(text) if self.out.isatty() else text)
+        self.out.flush()
+
+    def write_json(self, value: object) -> None:
+        """Put one JSON value on stdout, on a line of its own."""
+        self.out.write(encode_json(value).decode() + "\n")
+        self.out.flush()
+
+
+def open_console(
+    *,
+    no_color: bool = False,
+    quiet: bool = False,
+    no_input: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    streams: tuple[TextIO, TextIO, TextIO] | None = None,
+) -> Console:
+    """The console of this process; `streams` (stdin, stdout, stderr) where they are not its own."""
+    stdin, out, err = streams or (sys.stdin, sys.stdout, sys.stderr)
+    is_dumb = environ.get("TERM") == "dumb"
+    is_live = err.isatty() and not is_dumb and not environ.get("CI")
+    is_forced = any(environ.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE"))
+    return Console(
+        out=out,
+        err=err,
+        has_colour=not (no_color or environ.get("NO_COLOR")) and (is_forced or (err.isatty() and not is_dumb)),
+        is_animated=is_live and not quiet,
+        may_ask=is_live and stdin.isatty() and not no_input,
+        is_quiet=quiet,
+        out_width=shutil.get_terminal_size().columns if out.isatty() else None,
+    )
+
+
+def printable(text: str) -> str:
+    """`text` without the control characters that could move the cursor, retitle the window or hide a line."""
+    return text.translate(_CONTROL)

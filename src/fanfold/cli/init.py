@@ -1,0 +1,35 @@
+"""`fanfold init`: a configuration to start from."""
+
+from pathlib import Path
+
+import click
+
+from fanfold.cli.options import workspace_option
+from fanfold.config.template import AGENT_ACL
+
+CONFIG = Path("agent.acl")
+_STATE = (".a3s/artifacts/", ".a3s/effect-log/", ".a3s/maps/")
+"""Not all of .a3s: definitions of agents and workflows belong into the repository."""
+
+
+@click.command("init")
+@workspace_option
+def command() -> None:
+    """Write agent.acl and have git ignore fanfold's state. What is there already stays as it is."""
+    if CONFIG.exists():
+        click.echo(f"{CONFIG} is there already")
+    else:
+        CONFIG.write_text(AGENT_ACL, encoding="utf-8")
+        click.echo(f"wrote {CONFIG}")
+    _ignore_state(Path(".gitignore"))
+    click.echo("next: fanfold doctor")
+
+
+def _ignore_state(path: Path) -> None:
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    known = {line.strip() for line in text.splitlines()}
+    missing = [line for line in _STATE if line not in known]
+    if missing and ".a3s/" not in known:
+        separator = "" if not text or text.endswith("\n") else "\n"
+        path.write_text(text + separator + "".join(f"{line}\n" for line in missing), encoding="utf-8")
+        click.echo(f"{path}: added {', '.join(missing)}")

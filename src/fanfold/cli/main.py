@@ -1,0 +1,138 @@
+"""The `fanfold` command: finds the sub-command, and turns however it ends into a message and an exit code."""
+
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from fanfold import __version__
+from fanfold.cli.endings import StoppedBySignal
+from fanfold.cli.exit_codes import ExitCode, exit_code_of
+from fanfold.cli.lazy_group import LazyGroup
+from fanfold.errors import FanfoldError
+
+DEBUG = "FANFOLD_DEBUG"
+"""Set to 1, every error shows its traceback."""
+
+_COMMANDS = {
+    "init": ("fanfold.cli.init", "Write a configuration to start from."),
+    "run": ("fanfold.cli.run", "One prompt to one agent; its answer on stdout."),
+    "map": ("fanfold.cli.map", "One agent step, or a chain of them, over many items in parallel."),
+    "parallel": ("fanfold.cli.parallel", "Run the steps of a JSON file in parallel."),
+    "sessions": ("fanfold.cli.sessions", "List and show the sessions of a workspace."),
+    "log": ("fanfold.cli.log", "Check and repair the fact logs."),
+    "models": ("fanfold.cli.models", "List the models that can be named."),
+    "doctor": ("fanfold.cli.doctor", "Look for what is missing on this machine."),
+    "version": ("fanfold.cli.version", "Print the version."),
+}
+
+_TOLD_IN_WORDS = (
+    FanfoldError,
+    OSError,
+    click.ClickException,
+    click.Abort,
+    KeyboardInterrupt,
+    StoppedBySignal,
+)
+"""Ends that get a message. Anything else is a bug of ours, and its traceback is wanted."""
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
+        click.echo(f"fanfold {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    commands_by_name=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Every command has --help. Exit codes: 0 done, 1 failed, 2 usage, 3 configuration, 4 not found, "
+    "5 waits for an approval or answer, 6 budget, 7 some steps failed, 8 busy, 130 and 143 stopped.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
+)
+def cli() -> None:
+    """Fan out agents, fold the log."""
+
+
+def main() -> None:
+    """Run this process's command line and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and give its exit code."""
+    _tolerate_any_text()
+    try:
+        # Without its standalone mode click gives back the code of `ctx.exit`; our commands return nothing.
+        code: int | None = cli.main(list(arguments), prog_name="fanfold", standalone_mode=False)
+        sys.stdout.flush()
+        return code or ExitCode.DONE
+    except _TOLD_IN_WORDS as error:
+        if isinstance(error, BrokenPipeError):
+            _forget_stdout()
+            return ExitCode.FAILED
+        if os.environ.get(DEBUG) == "1":
+            raise
+        _report(error, as_json=_wants_json(arguments))
+        return exit_code_of(error)
+
+
+def _report(error: BaseException, *, as_json: bool) -> None:
+    """Say on stderr what went wrong and what can be done, for people or as one JSON object."""
+    if isinstance(error, click.ClickException) and not as_json:
+        error.show()
+        return
+    message = _message(error)
+    hint = error.hint if isinstance(error, FanfoldError) else None
+    if as_json:
+        text = json.dumps({"code": _code(error), "message": message, "hint": hint}, ensure_ascii=False)
+    else:
+        text = f"fanfold: {message}" + (f"\nhint: {hint}" if hint else "")
+    print(text, file=sys.stderr)
+
+
+def _message(error: BaseException) -> str:
+    match error:
+        case click.ClickException():
+            return error.format_message()
+        case StoppedBySignal():
+            return error.message
+        case KeyboardInterrupt() | click.Abort():
+            return "stopped"
+        case OSError() if error.filename is not None:
+            return f"{error.filename}: {error.strerror}"
+        case _:
+            return str(error)
+
+
+def _code(error: BaseException) -> str:
+    return error.code if isinstance(error, FanfoldError) else exit_code_of(error).name
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    # The words themselves, for when they could not be parsed the options are not known.
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return not {"--json", "--jsonl"}.isdisjoint(options)
+
+
+def _tolerate_any_text() -> None:
+    """A terminal or pipe that cannot show a character gets a `?`, not a crash after the work was done."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _forget_stdout() -> None:
+    """Nobody reads stdout any more; the interpreter must not fail over it once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

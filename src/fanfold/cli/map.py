@@ -1,0 +1,114 @@
+"""`fanfold map`: one agent step, or a chain of them, over many items."""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from fanfold.cli.console import Console
+from fanfold.cli.endings import StoppedBySignal
+from fanfold.cli.items import STDIN, load_items
+from fanfold.cli.map_job import Job, run_job
+from fanfold.cli.map_steps import DEFAULT_AGENT, first_step, next_step
+from fanfold.cli.options import agent_options, console_options, fan_out_options, output_options
+from fanfold.cli.out_file import format_of, write_whole
+from fanfold.cli.progress import View, view_for
+from fanfold.cli.render import Format, render
+from fanfold.cli.report import end, tell
+from fanfold.cli.results import Row
+from fanfold.cli.stopping import run_until_stopped
+from fanfold.cli.tally import Tally
+from fanfold.contracts.events import event
+
+
+@click.command("map")
+@click.argument("sources", nargs=-1, metavar="[GLOB | FILE.jsonl | FILE.csv | -]...")
+@click.option("--items", "records", multiple=True, type=click.Path(path_type=Path), help="More items: JSONL or CSV.")
+@click.option("--prompt", help="What to ask about each item; {content}, {path}, {item} or a field's {name}.")
+@click.option("--prompt-file", type=click.Path(path_type=Path), help="The prompt from a file.")
+@click.option("--schema", type=click.Path(path_type=Path), help="JSON Schema that each answer has to fit.")
+@click.option("--then", multiple=True, metavar="STEP", help="A further step: a prompt with {previous}, or @FILE.json.")
+@click.option("--agent", default=DEFAULT_AGENT, show_default=True, help="Who does the first step.")
+@click.option("--out", type=click.Path(path_type=Path), help="Also write the results: .jsonl .csv .md .json")
+@click.option("--format", type=click.Choice(["table", "jsonl", "csv", "markdown"]), default="table", show_default=True)
+@click.option("--fresh", is_flag=True, help="Run every item again, also those that are done.")
+@fan_out_options
+@output_options
+@agent_options
+@console_options
+def command(
+    *,
+    console: Console,
+    output: Literal["json", "jsonl"] | None,
+    sources: Sequence[str],
+    records: Sequence[Path],
+    prompt: str | None,
+    prompt_file: Path | None,
+    schema: Path | None,
+    then: Sequence[str],
+    agent: str,
+    model: str | None,
+    out: Path | None,
+    format: Format,
+    fresh: bool,
+    allow_failures: bool,
+    **rest: Any,
+) -> None:
+    """Ask an agent about many files, lines or records, in parallel.
+
+    \b
+    fanfold map 'src/**/*.py' --prompt 'What is this file for? {content}'
+    git ls-files | fanfold map - --prompt 'Is {item} a test?' --schema yes-no.json
+
+    Results come in input order. Each finished item is kept: stopped or killed, the same command goes on where
+    it was, and answers without asking again what it has answered before.
+    """
+    steps = [
+        first_step(prompt, prompt_file, schema, agent, model),
+        *(next_step(each, model) for each in then),
+    ]
+    out_format = format_of(out) if out is not None else None
+    stdin = sys.stdin.buffer if STDIN in sources else None
+    items = load_items(sources, records, workspace=Path.cwd(), stdin=stdin)
+    job = Job(items=items, steps=steps, is_fresh=fresh, **rest)
+    tally = Tally(len(items), job.budget)
+    view = view_for(console, tally, title="map", output=output)
+    start = time.monotonic()
+    rows = _run(job, view, tally)
+    try:
+        if out is not None and out_format is not None:
+            write_whole(out, render(rows, out_format))
+    finally:  # also when the file could not be written: then this is the only place where the results are
+        _print(console, output, rows, tally, format)
+    if output is None:
+        tell(console, tally, rows, noun="items", seconds=time.monotonic() - start)
+    end(rows, noun="items", allow_failures=allow_failures)
+
+
+def _run(job: Job, view: View, tally: Tally) -> list[Row]:
+    try:
+        return run_until_stopped(run_job(job, view, tally))
+    except StoppedBySignal as stop:
+        done = f"{tally.done} of {tally.total} items are done and kept"
+        again = "run it without --fresh" if job.is_fresh else "run the same command"
+        stop.message = f"stopped: {done}; {again} to continue"
+        raise
+
+
+def _print(console: Console, output: str | None, rows: list[Row], tally: Tally, format: Format) -> None:
+    counts = {
+        "total": tally.total,
+        "from_journal": tally.from_journal,
+        "run": tally.ran,
+        "failed": tally.failed,
+        "total_tokens": tally.total_tokens,
+    }
+    if output == "json":
+        console.write_json({"schema": "fanfold/map/v1", "items": [row.record() for row in rows], **counts})
+    elif output == "jsonl":
+        console.write_json(event("map_end", **counts).to_dict())
+    else:
+        console.write(render(rows, format, width=console.out_width))

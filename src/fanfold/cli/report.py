@@ -1,0 +1,58 @@
+"""What a fan-out says when it is over: the failures, one line of summary, and how it ended."""
+
+from collections.abc import Sequence
+
+from fanfold.cli.cells import one_line
+from fanfold.cli.console import Console
+from fanfold.cli.endings import FailedStepsError
+from fanfold.cli.results import Row
+from fanfold.cli.tally import Tally, seconds_text, tokens_text
+from fanfold.errors import BudgetExhaustedError
+from fanfold.orchestration.ledger import RESOURCE
+
+_BUDGET_SPENT = f"Budget exhausted on '{RESOURCE}': "
+
+
+def tell(console: Console, tally: Tally, rows: Sequence[Row], *, noun: str, seconds: float) -> None:
+    """List the failures and what would have avoided them, then the summary; all on stderr."""
+    failures = [row for row in rows if not row.success]
+    if failures:
+        console.warn(f"{len(failures)} failed:")
+        for row in failures:
+            console.warn(f"  {one_line(row.item)}: {one_line(row.output)}")
+    if tally.unanswered:
+        tools = ", ".join(sorted(tally.unanswered))
+        rules = " ".join(f"--allow {tool}" for tool in sorted(tally.unanswered))
+        console.warn(f"hint: steps wanted to use {tools}, and nobody can be asked here; allow it with {rules},")
+        console.warn(f"      or only some of it with a pattern such as --allow '{min(tally.unanswered)}(...)'")
+    console.say(summary(tally, noun=noun, seconds=seconds))
+
+
+def summary(tally: Tally, *, noun: str, seconds: float) -> str:
+    """`12 items: 12 from the journal, 0 run, 0 tokens`."""
+    parts = [f"{tally.from_journal} from the journal"] if tally.from_journal else []
+    parts.append(f"{tally.ran} run")
+    if tally.failed:
+        parts.append(f"{tally.failed} failed")
+    parts.append(f"{tokens_text(tally.total_tokens)} tokens")
+    if tally.ran:
+        parts.append(seconds_text(seconds))
+    return f"{tally.total} {noun}: {', '.join(parts)}"
+
+
+def end(rows: Sequence[Row], *, noun: str, allow_failures: bool) -> None:
+    """Return when all is well.
+
+    Raises:
+        BudgetExhaustedError: some rows were refused for want of tokens.
+        FailedStepsError: others failed, unless `allow_failures`.
+    """
+    failures = [row for row in rows if not row.success]
+    for row in failures:
+        _, is_spent, reason = row.output.partition(_BUDGET_SPENT)
+        if is_spent:
+            raise BudgetExhaustedError(resource=RESOURCE, reason=one_line(reason)).with_hint(
+                "what is done is kept; run it again with a larger --budget"
+            )
+    if failures and not allow_failures:
+        raise FailedStepsError(f"{len(failures)} of {len(rows)} {noun} failed")

@@ -1,0 +1,145 @@
+"""`fanfold run`: one prompt to one session, its answer on stdout."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from fanfold.cli.console import Console
+from fanfold.cli.endings import NotThereError, StoppedBySignal
+from fanfold.cli.items import STDIN
+from fanfold.cli.opening import open_agent, open_session
+from fanfold.cli.options import agent_options, console_options, output_options
+from fanfold.cli.parked import Answers, settle_parked
+from fanfold.cli.run_screen import RunScreen
+from fanfold.cli.stopping import run_until_stopped
+from fanfold.contracts.events import AgentResult
+from fanfold.env import UuidIds
+from fanfold.errors import ParkedError, RunError, UsageError
+from fanfold.options import SessionOptions
+from fanfold.session.session import Session
+
+_BROKEN = {
+    "incomplete": "the model's answer broke off before its end",
+    "content_filter": "the provider's content filter stopped the answer",
+    "denied": "a tool call was denied",
+}
+"""Stop reasons with which a run has not done what it was asked."""
+_CUT = {
+    "length": "the answer was cut at the model's output limit",
+    "tool_budget": "the tool budget of this turn was spent before the model was done",
+}
+
+
+@click.command("run")
+@click.argument("prompt", required=False)
+@click.option("--session", "session_id", metavar="ID", help="Go on in this session, or start it under this id.")
+@click.option("--resume", is_flag=True, help="Without a prompt: go on where the session stopped.")
+@click.option("--approve", is_flag=True, help="Like --resume, and the tool call that waits may run.")
+@click.option("--deny", is_flag=True, help="Like --resume, and the tool call that waits may not run.")
+@click.option("--answer", metavar="TEXT", help="Like --resume, with the answer to the question that waits.")
+@click.option("--model", envvar="FANFOLD_MODEL", help="provider/model-id.  [default: the configuration's]")
+@click.option("--allow", multiple=True, metavar="RULE", help="Let it use a tool unasked: bash, 'bash(git log:*)'.")
+@output_options
+@agent_options
+@console_options
+def command(
+    *,
+    console: Console,
+    output: Literal["json", "jsonl"] | None,
+    prompt: str | None,
+    session_id: str | None,
+    resume: bool,
+    approve: bool,
+    deny: bool,
+    answer: str | None,
+    **rest: Any,
+) -> None:
+    """Give an agent one task; `-` reads it from stdin.
+
+    The agent may look at files; what changes something asks you first. Without a terminal nobody can be
+    asked: then the command ends with exit code 5, the session is kept, and --approve or --deny goes on.
+    """
+    answers = Answers(approved=approve if approve or deny else None, text=answer)
+    is_resumed = resume or answers.is_given
+    if is_resumed == (prompt is not None) or (approve and deny):
+        raise UsageError("give either a PROMPT or one of --resume, --approve, --deny, --answer")
+    if is_resumed and session_id is None:
+        raise UsageError("--resume, --approve, --deny and --answer need --session ID; see: fanfold sessions list")
+    text = None if prompt is None else _prompt(prompt)
+    session_id = session_id or UuidIds().new_id()
+    screen = RunScreen(console, output, session_id)
+    try:
+        result = run_until_stopped(_run(screen, session_id, text, answers, **rest))
+    except StoppedBySignal as stop:
+        stop.message = f"stopped; the session is kept: fanfold run --session {session_id} --resume"
+        raise
+    except ParkedError as parked:
+        raise parked.with_hint(_how_to_go_on(parked, session_id)) from None
+    screen.end(result)
+    if result.stop_reason in _CUT:
+        console.warn(f"note: {_CUT[result.stop_reason]}")
+    if result.stop_reason in _BROKEN:
+        raise RunError(_BROKEN[result.stop_reason])
+
+
+def _prompt(argument: str) -> str:
+    text = sys.stdin.read() if argument == STDIN else argument
+    if not text.strip():
+        raise UsageError("the prompt is empty")
+    return text
+
+
+async def _run(
+    screen: RunScreen,
+    session_id: str,
+    prompt: str | None,
+    answers: Answers,
+    *,
+    config: Path | None,
+    model: str | None,
+    allow: Sequence[str],
+) -> AgentResult:
+    can_wait = prompt is not None and screen.console.may_ask
+    options = SessionOptions(session_id=session_id, model=model, approvals="park" if can_wait else "refuse")
+    async with AsyncExitStack() as stack:
+        agent = await stack.enter_async_context(await open_agent(config))
+        session = await stack.enter_async_context(await open_session(agent, allow, options))
+        if prompt is None:
+            return await _resume(session, screen, answers)
+        return await _converse(session, screen, prompt)
+
+
+async def _converse(session: Session, screen: RunScreen, prompt: str) -> AgentResult:
+    async with await session.stream_async(prompt) as stream:
+        async for event in stream:
+            screen.show(event)
+            if event.type in ("confirmation_required", "user_question") and screen.console.may_ask:
+                await settle_parked(session, screen.console, Answers())
+        return await stream.result_async()
+
+
+async def _resume(session: Session, screen: RunScreen, answers: Answers) -> AgentResult:
+    if not session.history():
+        raise NotThereError(f"there is no session '{session.session_id}' here; see: fanfold sessions list")
+    if await settle_parked(session, screen.console, answers) == 0 and answers.is_given:
+        raise NotThereError(f"nothing waits for an approval or an answer in session '{session.session_id}'")
+    while True:
+        try:
+            return await session.resume_run_async(events=screen.show)
+        except ParkedError:
+            if await settle_parked(session, screen.console, Answers()) == 0:
+                raise
+
+
+def _how_to_go_on(parked: ParkedError, session_id: str) -> str:
+    again = f"fanfold run --session {session_id}"
+    if parked.tool_name == "ask_user":
+        return f"answer it with: {again} --answer TEXT"
+    return (
+        f"let it run with: {again} --approve (or --deny); "
+        f"allow it from the start with --allow {parked.tool_name}, or --allow '{parked.tool_name}(pattern)'"
+    )

@@ -1,0 +1,71 @@
+"""What a run shows while it goes on: the answer on stdout, the tools on stderr, or every event as JSON."""
+
+from typing import Literal
+
+from fanfold.cli.cells import cut, one_line
+from fanfold.cli.console import Console
+from fanfold.cli.tally import tokens_text
+from fanfold.contracts.codec import encode_json
+from fanfold.contracts.events import AgentEvent, AgentResult
+
+_LONGEST_ARGS = 100
+
+
+class RunScreen:
+    """Text is streamed to a terminal only; a file or pipe gets the final answer and nothing before it."""
+
+    def __init__(self, console: Console, output: Literal["json", "jsonl"] | None, session_id: str) -> None:
+        self.console = console
+        self._output = output
+        self._session_id = session_id
+        self._is_streamed = output is None and console.out_width is not None
+        self._turn = 0
+        self._turn_text = ""
+
+    def show(self, event: AgentEvent) -> None:
+        if self._output is not None:
+            if self._output == "jsonl":
+                self.console.write_json(event.to_dict())
+            return
+        match event.type:
+            case "turn_start":
+                self._start_turn(event.turn or 0)
+            case "text_delta" if self._is_streamed:
+                text = event.text or ""
+                self._turn_text += text
+                self.console.write(text)
+            case "tool_execution_start":
+                self._end_line()
+                self.console.say(f"· {event.tool_name} {_args_text(event)}")
+            case _:
+                pass
+
+    def _start_turn(self, turn: int) -> None:
+        self._end_line()
+        if turn == self._turn and self._turn_text:
+            self.console.warn("note: the connection broke; the answer starts over")
+        self._turn, self._turn_text = turn, ""
+
+    def _end_line(self) -> None:
+        if self._turn_text and not self._turn_text.endswith("\n"):
+            self.console.write("\n")
+            self._turn_text += "\n"
+
+    def end(self, result: AgentResult) -> None:
+        """Show what was not shown yet, and how to go on."""
+        if self._output is not None:
+            if self._output == "json":
+                head = {"schema": "fanfold/run/v1", "session_id": self._session_id}
+                self.console.write_json({**head, **result.to_dict()})
+            return
+        if self._turn_text.strip() != result.text.strip():
+            self._end_line()
+            self.console.write(result.text + ("" if result.text.endswith("\n") else "\n"))
+        self._end_line()
+        cost = f"{tokens_text(result.total_tokens)} tokens, {result.tool_calls_count} tool calls"
+        self.console.say(f"session {self._session_id}: {cost}")
+
+
+def _args_text(event: AgentEvent) -> str:
+    args = event.payload.get("args")
+    return "" if not args else cut(one_line(encode_json(args).decode()), _LONGEST_ARGS)

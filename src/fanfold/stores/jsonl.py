@@ -1,0 +1,250 @@
+"""The fact log of the seeds: one JSONL file per thread, locked while it is held, appended to without being read.
+
+`<directory>/<thread>.jsonl`, one fact a line (decisions 2.1-2.4). The lines of an append are written in one piece
+behind the known end of the file, then made durable together with the appends of other threads (`group_commit`,
+`commit_journal`). What a holder has to know (keys, line ends) is remembered after the release and stays good for as
+long as the file's inode, size and time of change are the same; of a file that only grew, only the growth is read.
+
+A thread's file is created when it is held, for it is what the lock is on, and removed again if nothing was written.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from fanfold.contracts.codec import decode_fact, encode_fact
+from fanfold.contracts.facts import Fact, NewFact, Note, ToolTurn
+from fanfold.errors import CorruptLogError, SessionBusyError, UsageError
+from fanfold.stores.append_rules import require_same, stored_seqs, used_after_release
+from fanfold.stores.commit_journal import CommitJournal
+from fanfold.stores.file_lock import holder_name
+from fanfold.stores.group_commit import GroupCommit
+from fanfold.stores.landing import Landing, in_worker
+from fanfold.stores.line_file import FileStamp, LineFile, make_directory
+from fanfold.stores.recovery import recover
+from fanfold.stores.thread_index import Fault, ThreadIndex
+from fanfold.stores.thread_name import file_name, thread_of
+
+T = TypeVar("T")
+
+OnRepair = Callable[[str, Path, int], None]
+"""Hears of a torn tail: the thread, the file that keeps it now, and how many bytes it was."""
+
+_POLL_SECONDS = 0.01
+_INLINE_BYTES = 64 * 1024
+"""More than this is read in a worker thread; less takes about a millisecond."""
+_REMEMBERED_THREADS = 256
+_FREE_FORM = (ToolTurn, Note)
+"""Payloads with a part of any shape: of the others the type checker knows that what is written can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    stamp: FileStamp
+    index: ThreadIndex
+
+
+class JsonlFactLog:
+    """Used from one event loop; any number of processes may share the directory."""
+
+    def __init__(self, directory: Path, on_repair: OnRepair | None = None) -> None:
+        self._directory = directory
+        self._on_repair = on_repair
+        self._journal = CommitJournal(directory)
+        self._commits = GroupCommit(self._flush)
+        self._remembered: dict[str, _Remembered] = {}
+        self._recovery = asyncio.Lock()
+        self._is_recovered = False
+
+    async def hold(self, thread: str, *, wait_seconds: float = 0.0) -> "JsonlThread":
+        path = self._directory / file_name(thread)
+        await self._recover_once()
+        if not self._directory.is_dir():
+            await in_worker(lambda: make_directory(self._directory))
+        file = await _lock(thread, path, wait_seconds)
+        try:
+            index, facts = await self._know(thread, file)
+        except BaseException:
+            file.close()
+            raise
+        return JsonlThread(self, thread, file, index, facts)
+
+    async def threads(self) -> Sequence[str]:
+        return await in_worker(lambda: _threads_in(self._directory))
+
+    async def close(self) -> None:
+        """Wait for what is under way and sync every file. A thread that is still held cannot append any more."""
+        await self._commits.close()
+        await in_worker(self._journal.close)
+
+    def write(self, file: LineFile, data: bytes) -> Landing:
+        """Put `data` behind the known end of `file`, to be durable together with whatever else is on its way."""
+        self._commits.require_open()
+        file.write(data)
+        return self._commits.submit((file, data))
+
+    def remember(self, thread: str, stamp: FileStamp, index: ThreadIndex) -> None:
+        self._remembered[thread] = _Remembered(stamp, index)
+        if len(self._remembered) > _REMEMBERED_THREADS:
+            del self._remembered[next(iter(self._remembered))]
+
+    async def _recover_once(self) -> None:
+        if self._is_recovered:
+            return
+        async with self._recovery:
+            if not self._is_recovered:
+                await in_worker(lambda: recover(self._directory))
+            self._is_recovered = True
+
+    async def _know(self, thread: str, file: LineFile) -> tuple[ThreadIndex, list[Fact]]:
+        """The index of the whole file, and those facts that had to be read for it."""
+        stamp = file.stamp()
+        known = self._remembered.pop(thread, None)
+        if known is not None and known.stamp == stamp:
+            return known.index, []
+        index, facts, fault = ThreadIndex(), list[Fact](), None
+        if known is not None and known.stamp.inode == stamp.inode and known.stamp.size < stamp.size:
+            index = known.index
+            facts, fault = await _read_on(file, index)
+        if not facts:  # never read, or what follows does not fit what is known: begin anew
+            index = ThreadIndex()
+            facts, fault = await _read_on(file, index)
+        if fault is not None:
+            self._cut_torn_tail(thread, file, index, fault)
+        return index, facts
+
+    def _cut_torn_tail(self, thread: str, file: LineFile, index: ThreadIndex, fault: Fault) -> None:
+        if not fault.is_torn:
+            raise CorruptLogError(thread=thread, line=index.last_seq + 1, reason=fault.reason)
+        length = file.size - fault.start
+        kept_in = file.cut(fault.start)
+        if self._on_repair is not None:
+            self._on_repair(thread, kept_in, length)
+
+    def _flush(self, batch: Sequence[tuple[LineFile, bytes]]) -> None:
+        new = [file for file, _ in batch if file.is_new]
+        if new:
+            new[0].sync_name()  # all of them lie in one directory
+        if len(batch) == 1:
+            batch[0][0].sync()
+        else:
+            self._journal.commit(batch)
+
+
+class JsonlThread:
+    """A held thread. Appends of several tasks to it go one after the other."""
+
+    def __init__(self, log: JsonlFactLog, name: str, file: LineFile, index: ThreadIndex, decoded: list[Fact]) -> None:
+        self._log = log
+        self._name = name
+        self._file = file
+        self._index = index
+        self._decoded = decoded
+        """Facts that were read to hold the thread, kept for the first `read`, which would read them again."""
+        self._turn = asyncio.Lock()
+        self._is_released = False
+
+    @property
+    def last_seq(self) -> int:
+        return self._index.last_seq
+
+    async def read(self, after_seq: int = 0) -> Sequence[Fact]:
+        async with self._turn:
+            self._require_held()
+            decoded, self._decoded = self._decoded, []
+            if decoded and decoded[0].seq <= after_seq + 1 and decoded[-1].seq == self.last_seq:
+                return decoded[after_seq + 1 - decoded[0].seq :]
+            if after_seq >= self.last_seq:
+                return []
+            start, end = self._index.start_of(after_seq + 1), self._index.size
+            return await _in_worker_if_big(end - start, lambda: _decode(self._file.read(start, end)))
+
+    async def append(self, facts: Sequence[NewFact]) -> Sequence[Fact]:
+        await self._turn.acquire()  # `async with` costs a coroutine more each way
+        try:
+            self._require_held()
+            if seqs := stored_seqs(self._name, self._index.keys, facts):
+                return self._stored(facts, seqs)
+            added = [fact.at(seq) for seq, fact in enumerate(facts, self.last_seq + 1)]
+            lines = [_line_of(fact) for fact in added]
+            if lines:
+                landing = self._log.write(self._file, b"".join(lines))
+                try:
+                    await landing.wait()
+                finally:  # also when this task was cancelled: how it ended is known by now
+                    self._settle(landing, added, lines)
+            return added
+        finally:
+            self._turn.release()
+
+    async def release(self) -> None:
+        async with self._turn:
+            if self._is_released:
+                return
+            self._is_released = True
+            stamp = self._file.stamp()
+            if stamp.size == self._file.size:
+                self._log.remember(self._name, stamp, self._index)
+            self._file.close()
+
+    def _require_held(self) -> None:
+        if self._is_released:
+            raise used_after_release(self._name)
+
+    def _stored(self, facts: Sequence[NewFact], seqs: Sequence[int]) -> list[Fact]:
+        spans = [self._index.span(seq) for seq in seqs]
+        stored = [decode_fact(self._file.read(start, end)) for start, end in spans]
+        require_same(self._name, stored, facts)
+        return stored
+
+    def _settle(self, landing: Landing, added: Sequence[Fact], lines: Sequence[bytes]) -> None:
+        if landing.error is None:
+            self._file.keep(self._index.extend(added, lines))
+        else:
+            self._file.take_back()
+
+
+def _line_of(fact: Fact) -> bytes:
+    """The fact's line, which is sure to be readable: one that is not would block its thread for good."""
+    line = encode_fact(fact)
+    if isinstance(fact.payload, _FREE_FORM):
+        try:
+            decode_fact(line)
+        except ValueError as error:
+            raise UsageError(f"fact '{fact.key}' is not readable JSON, so it was not written: {error}") from error
+    return line
+
+
+def _decode(data: bytes) -> list[Fact]:
+    return [decode_fact(line) for line in data.split(b"\n")[:-1]]
+
+
+async def _lock(thread: str, path: Path, wait_seconds: float) -> LineFile:
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + wait_seconds
+    while (file := LineFile.try_open(path)) is None:
+        if clock() >= deadline:
+            raise SessionBusyError(session_id=thread, holder=holder_name(path))
+        await asyncio.sleep(_POLL_SECONDS)  # the system wakes nobody without a thread that blocks
+    return file
+
+
+async def _read_on(file: LineFile, index: ThreadIndex) -> tuple[list[Fact], Fault | None]:
+    start = index.size
+    return await _in_worker_if_big(file.size - start, lambda: index.absorb(file.read(start, file.size)))
+
+
+async def _in_worker_if_big(size: int, work: Callable[[], T]) -> T:
+    return work() if size <= _INLINE_BYTES else await in_worker(work)
+
+
+def _threads_in(directory: Path) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            names = [each.name for each in entries if each.is_file(follow_symlinks=False) and each.stat().st_size]
+    except FileNotFoundError:
+        return []
+    return sorted(thread for name in names if (thread := thread_of(name)) is not None)

@@ -1,0 +1,58 @@
+"""Waiting for blocking work that is under way and cannot be called back.
+
+A caller that is cancelled meanwhile waits on (a disk takes milliseconds) and is cancelled then: so it knows whether
+its bytes are in the file before anybody else can look, and no file is closed under a thread that reads it.
+"""
+
+import asyncio
+import copy
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Landing:
+    """The end of one piece of work, awaited by one task. (`asyncio.shield` does the same in twice the time.)"""
+
+    __slots__ = ("_waiter", "error", "is_over")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_over = False
+        self.error: BaseException | None = None
+        self._waiter: asyncio.Future[None] = loop.create_future()
+
+    def land(self, error: BaseException | None) -> None:
+        self.is_over = True
+        self.error = error
+        if not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Return when the work is over; raise what it raised.
+
+        Raises:
+            CancelledError: the caller was cancelled; the work is over too, and `error` says how it ended.
+        """
+        try:
+            await self._waiter
+        except asyncio.CancelledError:
+            while not self.is_over:
+                self._waiter = self._waiter.get_loop().create_future()
+                try:
+                    await self._waiter
+                except asyncio.CancelledError:
+                    continue  # cancelled once more; the first one is raised below
+            raise
+        if self.error is not None:
+            raise copy.copy(self.error) from self.error  # the tasks of one batch each need an error of their own
+
+
+async def in_worker(work: Callable[[], T]) -> T:
+    """What `work` returns, run in a thread of the loop's pool."""
+    loop = asyncio.get_running_loop()
+    landing = Landing(loop)
+    future = loop.run_in_executor(None, work)
+    future.add_done_callback(lambda done: landing.land(done.exception()))
+    await landing.wait()
+    return future.result()

@@ -1,0 +1,57 @@
+"""One opener at a time, and always of the file that has the name."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from fanfold.stores.line_file import LineFile
+
+
+def test_whoever_has_the_lock_has_the_file_of_that_name_even_while_others_remove_it(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    wrong: list[int] = []
+    inside = threading.Semaphore(1)
+
+    def open_and_close() -> None:
+        for turn in range(1500):
+            file = LineFile.try_open(path)
+            if file is None:
+                continue
+            if not inside.acquire(blocking=False) or not path.exists() or path.stat().st_ino != file.inode:
+                wrong.append(turn)
+            inside.release()
+            file.close()  # nothing was written, so this removes the file
+
+    threads = [threading.Thread(target=open_and_close) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert not path.exists()
+
+
+def test_what_is_not_kept_can_be_taken_back(tmp_path: Path) -> None:
+    file = LineFile.try_open(tmp_path / "t")
+    assert file is not None
+    file.write(b"one\n")
+    file.keep(4)
+    file.write(b"two\n")
+    file.take_back()
+    file.write(b"three\n")
+    file.keep(6)
+    assert file.read(0, file.size) == b"one\nthree\n"
+    file.close()
+
+
+@pytest.mark.parametrize("start", [0, 3, 4, 10])
+def test_a_cut_moves_every_byte_from_its_start_on(tmp_path: Path, start: int) -> None:
+    (tmp_path / "t").write_bytes(b"one\nthree\n")
+    file = LineFile.try_open(tmp_path / "t")
+    assert file is not None
+    kept_in = file.cut(start)
+    file.close()
+    rest = (tmp_path / "t").read_bytes() if start else b""
+    assert rest + kept_in.read_bytes() == b"one\nthree\n"
+    assert len(rest) == start
