@@ -2,9 +2,9 @@
 
 import asyncio
 import itertools
+import os
 import time
 import uuid
-from random import Random
 from typing import Protocol
 
 import msgspec
@@ -35,6 +35,19 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+class Randomness(Protocol):
+    """What jitter is made of; a seeded `random.Random` is one."""
+
+    def random(self) -> float:
+        """From 0 up to, not including, 1."""
+        ...
+
+
+class SystemRandomness:
+    def random(self) -> float:
+        return (int.from_bytes(os.urandom(7)) >> 3) * 2**-53  # all bits that a float between 0 and 1 has
 
 
 class UuidIds:
@@ -72,4 +85,4 @@ class FixedClock:
 class HostEnv(msgspec.Struct, frozen=True):
     clock: Clock = msgspec.field(default_factory=SystemClock)
     ids: IdGenerator = msgspec.field(default_factory=UuidIds)
-    random: Random = msgspec.field(default_factory=Random)
+    random: Randomness = msgspec.field(default_factory=SystemRandomness)

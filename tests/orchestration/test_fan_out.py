@@ -364,7 +364,7 @@ def test_identity_is_the_meaning_and_not_the_place() -> None:
 
 def test_a_template_with_an_unknown_field_is_refused_before_anything_runs() -> None:
     executor = HostExecutor()
-    with pytest.raises(UsageError, match=r"names \{itm\}, .*did you mean \{item\}"):
+    with pytest.raises(UsageError, match=r"names \{itm\}, .*did you mean 'item'"):
         asyncio.run(execute_map(executor, items("a"), [MapStep(prompt="{itm}")]))
     with pytest.raises(UsageError, match="at least one step"):
         asyncio.run(execute_map(executor, items("a"), []))

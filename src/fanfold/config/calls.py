@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from fanfold.config.problems import Problems, did_you_mean
+from fanfold.config.problems import Problems
 from fanfold.config.tree import Call, Plain, Value, child_path, kind_of
+from fanfold.nearest import did_you_mean
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FUNCTIONS = ("env", "concat")

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from fanfold.config.problems import did_you_mean
 from fanfold.contracts.settings import ModelSettings, ProviderSettings
 from fanfold.errors import ConfigError
+from fanfold.nearest import did_you_mean
 
 EMBEDDED_MODEL = "default"
 

@@ -1,7 +1,5 @@
 """Every fault of a configuration, gathered to be told at once."""
 
-from collections.abc import Iterable
-
 from fanfold.config.tree import Place
 from fanfold.errors import ConfigError
 
@@ -29,14 +27,3 @@ class Problems:
         if len(ordered) > MAX_SHOWN:
             lines.append(f"... and {len(ordered) - MAX_SHOWN} more")
         raise ConfigError(lines)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'api_key'?`, or the known names when none is near, or nothing when there are none."""
-    import difflib  # a millisecond that only a faulty configuration has to pay
-
-    names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1)
-    if near:
-        return f"; did you mean '{near[0]}'?"
-    return f"; known: {', '.join(names)}" if names else ""

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from fanfold.config.calls import text_of
-from fanfold.config.problems import Problems, did_you_mean
+from fanfold.config.problems import Problems
 from fanfold.config.tree import Call, Entry, Plain, Sequence, Table, Value, child_path, kind_of
 from fanfold.contracts.settings import Secret
 from fanfold.errors import ConfigError
+from fanfold.nearest import did_you_mean
 
 D = TypeVar("D")
 

@@ -22,19 +22,17 @@ from fanfold.contracts.record import JsonObject
 from fanfold.errors import ConfigError
 from fanfold.kernel.globs import compile_glob
 
-_RULE = re.compile(r"([^()\s]+)(?:\((.+)\))?", re.DOTALL)
+_RULE = r"(?s)([^()\s]+)(?:\((.+)\))?"
 _SEARCH_MODES = ("grep", "glob")
 _PATH_TOOLS = ("read", "write", "edit")
 _STRICTNESS: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
 
-_OPERATORS = re.compile(r"[;&|<>()`\n\r]")
+_OPERATORS = r"[;&|<>()`\n\r]"
 """What joins, nests or redirects commands. In quotes they count too: not to allow only means to ask."""
-_HIDING = re.compile(r"\$[\[{']")
+_HIDING = r"\$[\[{']"
 """Expansions whose result bash evaluates again (`${x@P}`, `$[...]`) or that spell characters by number
 (`$'\\x28'`)."""
-_LEADING = re.compile(
-    r"(?:(?:then|do|else|elif|if|while|until|time|exec|command|builtin|env|nohup|sudo|eval|!|\{|\w+=\S*)\s+)+"
-)
+_LEADING = r"(?:(?:then|do|else|elif|if|while|until|time|exec|command|builtin|env|nohup|sudo|eval|!|\{|\w+=\S*)\s+)+"
 _QUOTING = str.maketrans("", "", "\"'\\")
 
 
@@ -65,7 +63,7 @@ class Rule(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=1024)
 def parse_rule(text: str) -> Rule:
     """Raises ConfigError for what is no rule: a deny rule that is silently dropped would be an open door."""
-    found = _RULE.fullmatch(text.strip())
+    found = re.fullmatch(_RULE, text.strip())
     if found is None:
         raise ConfigError(f"permission rule {text!r} is neither `tool` nor `tool(pattern)`")
     tool, pattern = found[1].lower(), found[2]
@@ -162,7 +160,7 @@ def _allowing(name: str, rules: list[Rule], texts: tuple[str, ...]) -> Rule | No
 def _may_allow(name: str, rule: Rule, text: str) -> bool:
     if rule.covers_everything:
         return True
-    if name == "bash" and (_OPERATORS.search(text) or _HIDING.search(text)):
+    if name == "bash" and (re.search(_OPERATORS, text) or re.search(_HIDING, text)):
         return False
     return rule.matches(text)
 
@@ -198,6 +196,6 @@ def _pieces(name: str, text: str) -> Iterable[str]:
     if name != "bash":
         return
     for spelling in (text, text.translate(_QUOTING)):
-        for part in _OPERATORS.split(spelling):
+        for part in re.split(_OPERATORS, spelling):
             yield part.strip()
-            yield _LEADING.sub("", part.strip(), count=1)
+            yield re.sub(_LEADING, "", part.strip(), count=1)

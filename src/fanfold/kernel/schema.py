@@ -34,7 +34,7 @@ are matched in linear time."""
 
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _CONTAINERS = (dict, list, tuple)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 
 
 class OutputSchema(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -186,7 +186,7 @@ def _is_nested_beyond(depth: int, value: JsonValue) -> bool:
 def _instance_path(path: Sequence[str | int]) -> str:
     steps = (
         f"[{json.dumps(each, ensure_ascii=False)}]"
-        if isinstance(each, int) or not _NAME.fullmatch(each)
+        if isinstance(each, int) or not re.fullmatch(_NAME, each)
         else f".{each}"
         for each in path
     )

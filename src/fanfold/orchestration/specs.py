@@ -1,6 +1,5 @@
 """Specs as callers write them, made into `AgentStepSpec`s: all of them checked before any of them runs."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import msgspec
 from fanfold.contracts.steps import AgentStepSpec
 from fanfold.errors import InvalidSpecError
 from fanfold.kernel.schema import compile_schema
+from fanfold.nearest import did_you_mean
 
 MAX_TASK_ID = 256
 _FIELDS = AgentStepSpec.__struct_fields__
@@ -58,9 +58,7 @@ def _from_mapping(source: Mapping[str, Any], index: int | None) -> AgentStepSpec
     fields = {str(key): value for key, value in source.items()}
     for key in fields:
         if key not in _FIELDS:
-            near = difflib.get_close_matches(key, _FIELDS, n=1)
-            advice = f"did you mean '{near[0]}'?" if near else "known: " + ", ".join(_FIELDS)
-            raise InvalidSpecError(f"unknown key '{key}'; {advice}", index=index)
+            raise InvalidSpecError(f"unknown key '{key}'{did_you_mean(key, _FIELDS)}", index=index)
     for key in _REQUIRED:
         if fields.get(key) is None:
             raise InvalidSpecError("is required", index=index, field=key)

@@ -4,13 +4,13 @@ Only a brace pair around a plain name is a placeholder, so JSON in a prompt need
 literal `{name}`.
 """
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 
 from fanfold.errors import UsageError
+from fanfold.nearest import did_you_mean
 
-_PLACE = re.compile(r"\{\{([^\W\d][\w.]*)\}\}|\{([^\W\d][\w.]*)\}")
+_PLACE = r"\{\{([^\W\d][\w.]*)\}\}|\{([^\W\d][\w.]*)\}"
 
 
 def check(template: str, known: Collection[str]) -> None:
@@ -19,15 +19,15 @@ def check(template: str, known: Collection[str]) -> None:
     Raises:
         UsageError: naming the field, the nearest one and all there are.
     """
-    for found in _PLACE.finditer(template):
+    for found in re.finditer(_PLACE, template):
         name = found.group(2)
         if name is not None and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            advice = f"did you mean {{{near[0]}}}? " if near else ""
-            fields = ", ".join(sorted(known))
-            raise UsageError(f"the prompt names {{{name}}}, which the items do not have; {advice}there are: {fields}")
+            raise UsageError(
+                f"the prompt names {{{name}}}, which the items do not have{did_you_mean(name, known)}"
+                f" (they have: {', '.join(sorted(known))})"
+            )
 
 
 def render(template: str, fields: Mapping[str, str]) -> str:
     """The template with its fields filled in, in one pass: braces inside a value stay as they are."""
-    return _PLACE.sub(lambda found: fields[found.group(2)] if found.group(2) else f"{{{found.group(1)}}}", template)
+    return re.sub(_PLACE, lambda found: fields[found[2]] if found[2] else f"{{{found[1]}}}", template)

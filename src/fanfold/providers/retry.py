@@ -112,7 +112,7 @@ class RetryingClient:
 
     def _jitter_ms(self, attempt: int) -> float:
         """Full jitter, so that siblings that failed together do not come back together."""
-        return self._env.random.uniform(0, min(LONGEST_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** (attempt - 1)))
+        return self._env.random.random() * min(LONGEST_BACKOFF_MS, FIRST_BACKOFF_MS * 2.0 ** (attempt - 1))
 
 
 def _text(error: ProviderError) -> str:
