@@ -1,0 +1,47 @@
+"""The examples and the README's program run as they stand."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PRINTED = {
+    "hello.py": "Hello, log.\n['question 0', 'question 1', 'question 2']\n"
+    "['shorter: about one', 'shorter: about two']\n",
+    "resume_after_a_crash.py": "stopped: LLM error: the power went out\nresumed: An empty directory.\n"
+    "model calls: 2 before, 1 after\n",
+}
+
+
+def run(program: str, directory: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=25,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_every_example_is_run_here() -> None:
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(PRINTED)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_an_example_prints_what_it_says(name: str, tmp_path: Path) -> None:
+    assert run((ROOT / "examples" / name).read_text(), tmp_path) == PRINTED[name]
+
+
+def test_the_program_of_the_readme_runs(tmp_path: Path) -> None:
+    [program] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    scripted = program.replace("from fanfold import Agent", "from tests.support.readme_agent import Agent")
+    assert run(scripted, tmp_path) == "It is a project.\ndocs True None\nverdict True {'says_so': True}\n"
