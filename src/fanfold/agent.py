@@ -1,7 +1,6 @@
-"""Agent: the composition root. The one place that knows adapters, and the registry of live sessions.
+"""Agent: the composition root, which picks adapters, and the registry of live sessions.
 
-Adapters (configuration, stores, tools, providers) are imported where they are first needed: `import fanfold` stays
-light, and a missing extra breaks only its user.
+Adapters (configuration, stores, tools) are imported where they are first needed, so that `import fanfold` stays light.
 """
 
 import importlib
@@ -9,27 +8,23 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from fanfold.contracts.agents import AgentDefinition
-from fanfold.contracts.settings import ProviderSettings, Secret, Settings
+from fanfold.contracts.settings import Settings
 from fanfold.env import HostEnv
 from fanfold.errors import SessionClosedError, UsageError
+from fanfold.models import Models
 from fanfold.options import SessionOptions
 from fanfold.portal import Portal, blocking, on_loop
 from fanfold.protocols import FactLog, ModelClient, Tool
 from fanfold.session.builtin_agents import BUILTIN_AGENTS
 from fanfold.session.session import Session
-from fanfold.session.setup import Composer, ResolvedModel
+from fanfold.session.setup import Composer
 
 LOG_DIRECTORY = Path(".a3s") / "effect-log"
-_ADAPTERS: Mapping[str, tuple[str, str]] = {
-    "openai": ("fanfold.providers.openai", "OpenAIClient"),
-    "anthropic": ("fanfold.providers.anthropic", "AnthropicClient"),
-    "local": ("fanfold.providers.local", "LocalClient"),
-}
 
 
 class Agent:
@@ -50,9 +45,7 @@ class Agent:
         self._env = host_env
         self._tools = tools
         self._agents = {**BUILTIN_AGENTS, **agents}
-        self._models: dict[str, ResolvedModel] = {name: ResolvedModel(name, model) for name, model in models.items()}
-        self._endpoints: dict[tuple[str, str], Any] = {}
-        self._transport: Any = None
+        self._models = Models(models, settings.providers, host_env)
         self._logs: dict[Path, FactLog] = {}
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
         self._being_built: set[str] = set()
@@ -181,7 +174,7 @@ class Agent:
         unsandboxed = settings.allow_unsandboxed_bash if allow_bash is None else allow_bash
         tools = {**builtin_tools(workspace, allow_unsandboxed_bash=unsandboxed), **self._tools}
         composer = Composer(
-            resolve=self._resolve,
+            resolve=self._models.resolve,
             model=options.model or settings.default_model,
             tools=tools,
             real_path=workspace.canonical,
@@ -233,38 +226,6 @@ class Agent:
 
     close_session = blocking(close_session_async)
 
-    # ---- models ----
-
-    def _resolve(self, reference: str) -> ResolvedModel:
-        model = self._models.get(reference)
-        if model is None:
-            model = self._models[reference] = ResolvedModel(reference, self._connect(reference))
-        return model
-
-    def _connect(self, reference: str) -> ModelClient:
-        from fanfold.config.model_reference import find_model
-
-        provider, model = find_model(reference, self._settings.providers)
-        module, client = _ADAPTERS[provider.kind]
-        adapter: Callable[..., ModelClient] = getattr(importlib.import_module(module), client)
-        if provider.kind == "local":
-            return adapter(provider, model, model.id)
-        key = model.api_key or provider.api_key
-        return self._retrying(adapter(self._http(), provider, model, model.id), provider, key)
-
-    def _http(self) -> Any:
-        if self._transport is None:
-            self._transport = importlib.import_module("fanfold.providers.http").HttpTransport()
-        return self._transport
-
-    def _retrying(self, client: ModelClient, provider: ProviderSettings, key: Secret | None) -> ModelClient:
-        retry: Any = importlib.import_module("fanfold.providers.retry")
-        shared = (provider.name, "" if key is None else key.value)
-        if shared not in self._endpoints:
-            self._endpoints[shared] = retry.Endpoint()
-        client = retry.RetryingClient(client, self._env, self._endpoints[shared], max_attempts=provider.max_attempts)
-        return client
-
     # ---- end ----
 
     @on_loop
@@ -274,10 +235,7 @@ class Agent:
         self._is_closed = True
         for session in list(self._sessions.values()):
             await session.close_async()
-        for model in self._models.values():
-            await model.client.close()
-        if self._transport is not None:
-            await self._transport.close()
+        await self._models.close()
         for log in self._logs.values():
             await log.close()
 
