@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,11 @@ def test_csv_records_come_back_as_they_were_written(
         writer.writeheader()
         writer.writerows(rows)
     assert [record.fields for record in read_records(path, "in.csv")] == rows
+
+
+def test_a_file_whose_name_is_no_text_is_a_failed_item(tmp_path: Path) -> None:
+    (tmp_path / "ok.txt").write_text("fine")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff.txt")).write_text("x")
+    bad, ok = load_items(["*.txt"], [], workspace=tmp_path, stdin=None)
+    assert (bad.key, bad.problem) == ("bad\ufffd.txt", "has a name that is not UTF-8 text")
+    assert ok.problem is None

@@ -214,7 +214,7 @@ def test_jsonl_ends_with_the_counts(fanfold: Fanfold, serve: Serve, workspace: P
         (("*.txt", "--prompt", "x", "--prompt-file", "a.txt"), "either --prompt TEXT or --prompt-file FILE"),
         (("--prompt", "x"), "there are no items"),
         (("*.nothing", "--prompt", "x"), "'*.nothing' matches no file"),
-        (("*.txt", "--prompt", "{contnt}"), "did you mean {content}?"),
+        (("*.txt", "--prompt", "{contnt}"), "did you mean 'content'?"),
         (("*.txt", "--prompt", "{previous}"), "the prompt names {previous}"),
         (("*.txt", "--prompt", "x", "--agent", "nobody"), "there is no agent 'nobody'"),
         (("*.txt", "--prompt", "x", "--schema", "gone.json"), "cannot read gone.json"),

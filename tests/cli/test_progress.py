@@ -43,7 +43,7 @@ def progressed(task: str, tokens: int) -> AgentEvent:
 
 
 def row(item: str, *, success: bool = True, output: str = "", tokens: int = 412, journal: bool = False) -> Row:
-    return Row(item=item, success=success, output=output, total_tokens=tokens, seconds=1.8, is_from_journal=journal)
+    return Row(item=item, success=success, output=output, total_tokens=tokens, seconds=1.8, is_cached=journal)
 
 
 def folded(tally: Tally, events: Sequence[AgentEvent]) -> Tally:
@@ -97,7 +97,7 @@ def test_json_lines_are_the_events_and_each_finished_item() -> None:
         "success": True,
         "output": "fine",
         "total_tokens": 412,
-        "is_from_journal": False,
+        "is_cached": False,
     }
 
 

@@ -333,7 +333,7 @@ def test_a_map_answers_in_input_order_and_never_repeats_a_finished_item() -> Non
     )
     assert [row.outcome.output for row in before.rows] == ["did about a", "did about b"]
     assert [row.outcome.output for row in after.rows] == ["did about b", "did about new", "did about a"]
-    assert [row.is_from_journal for row in after.rows] == [True, False, True]
+    assert [row.is_cached for row in after.rows] == [True, False, True]
     assert len(second.started) == 1
     assert sorted(index for index, _ in heard) == [0, 1, 2]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanfold.providers.sse import SseReader
-from fanfold.providers.tool_calls import unique_ids
+from fanfold.kernel.call_ids import unique_ids
 
 data = st.binary(max_size=12).map(lambda raw: raw.replace(b"\n", b"").replace(b"\r", b""))
 

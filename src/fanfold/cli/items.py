@@ -9,6 +9,7 @@ from typing import BinaryIO
 from fanfold.cli.globs import is_pattern, matching_files
 from fanfold.cli.records import SUFFIXES, FileRecord, read_records
 from fanfold.errors import UsageError
+from fanfold.kernel.plain_text import is_plain, plain
 
 MAX_FILE_BYTES = 256 * 1024
 """A larger file is no item: it would not fit into a model's context and costs before it fails."""
@@ -58,6 +59,8 @@ def load_items(
 
 def read_file(path: Path, key: str, *, max_bytes: int = MAX_FILE_BYTES) -> Item:
     """The file as an item with `{path}` and `{content}`, or the reason why it cannot be one."""
+    if not is_plain(key):
+        return Item(plain(key), problem="has a name that is not UTF-8 text")
     try:
         if path.is_dir():
             return Item(key, problem=f"is a directory; its files are '{key.rstrip('/')}/**'")

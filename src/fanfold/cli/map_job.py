@@ -90,7 +90,7 @@ class _Gathered:
         return [MapItem(key=self.items[index].key, fields=dict(self.items[index].fields)) for index in self.indices]
 
     def on_row(self, position: int, row: MapRow) -> None:
-        self._finish(self.indices[position], row_of(row.key, row.outcome, is_from_journal=row.is_from_journal))
+        self._finish(self.indices[position], row_of(row.key, row.outcome, is_cached=row.is_cached))
 
     def _finish(self, index: int, row: Row) -> None:
         self.rows[index] = row

@@ -97,7 +97,7 @@ class JsonLines(Silent):
 
     def finish(self, row: Row) -> None:
         super().finish(row)
-        self._write(event("item_end", **row.record(), is_from_journal=row.is_from_journal))
+        self._write(event("item_end", **row.record(), is_cached=row.is_cached))
 
     def _write(self, item: AgentEvent) -> None:
         if not self._is_read:
@@ -120,7 +120,7 @@ class PlainLines(Silent):
 
     def finish(self, row: Row) -> None:
         super().finish(row)
-        if not row.is_from_journal:  # the summary counts those; thousands of lines would say nothing new
+        if not row.is_cached:  # the summary counts those; thousands of lines would say nothing new
             self._console.say(f"{self._position()} {_finished_text(row)}")
 
     def _position(self) -> str:

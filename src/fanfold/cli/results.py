@@ -15,7 +15,7 @@ class Row:
     structured: JsonValue = None
     total_tokens: int = 0
     seconds: float = 0.0
-    is_from_journal: bool = False
+    is_cached: bool = False
 
     def record(self) -> JsonObject:
         """`item`, `success`, then `structured` or `output` or `error`, then `total_tokens`.
@@ -30,7 +30,7 @@ class Row:
         return {"item": self.item, "success": self.success, **result, "total_tokens": self.total_tokens}
 
 
-def row_of(item: str, outcome: StepOutcome, *, is_from_journal: bool = False) -> Row:
+def row_of(item: str, outcome: StepOutcome, *, is_cached: bool = False) -> Row:
     return Row(
         item=item,
         success=outcome.success,
@@ -38,5 +38,5 @@ def row_of(item: str, outcome: StepOutcome, *, is_from_journal: bool = False) ->
         structured=outcome.structured,
         total_tokens=0 if outcome.usage is None else outcome.usage.total_tokens,
         seconds=(outcome.duration_ms or 0) / 1000,
-        is_from_journal=is_from_journal,
+        is_cached=is_cached,
     )

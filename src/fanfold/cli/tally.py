@@ -70,7 +70,7 @@ class Tally:
             self.done += 1
         else:
             self.failed += 1
-        if row.is_from_journal:
+        if row.is_cached:
             self.from_journal += 1
 
 

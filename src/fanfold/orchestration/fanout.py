@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from fanfold.contracts.messages import NO_USAGE
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome, failed
+from fanfold.foreign import call_foreign, described, stop_if_cancelled
 from fanfold.protocols import AgentExecutor, BudgetGuard, EventSink
 
 
@@ -18,6 +19,7 @@ async def fan_out(count: int, limit: int, work: Callable[[int], Awaitable[None]]
 
     async def worker() -> None:
         for index in indices:
+            stop_if_cancelled()
             await work(index)
 
     try:
@@ -43,10 +45,10 @@ async def run_step(
     denial = None if ledger is None else ledger.check_before_llm(session_id, 0)
     if denial is not None:
         return failed(spec, f"Task failed: Budget exhausted on '{denial.resource}': {denial.reason}")
-    try:
-        outcome = await executor.execute_step(spec, events)
-    except Exception as error:  # noqa: BLE001  a foreign executor's fault is this branch's failure, not its siblings'
-        return failed(spec, f"parallel branch panicked: {type(error).__name__}: {error}")
+    outcome = await call_foreign(
+        executor.execute_step(spec, events),
+        lambda error: failed(spec, f"parallel branch panicked: {described(error)}"),
+    )
     if not isinstance(outcome, StepOutcome) or outcome.task_id != spec.task_id:  # pyright: ignore[reportUnnecessaryIsInstance]
         return failed(spec, f"the executor answered with {_describe(outcome)} instead of the outcome of this step")
     if ledger is not None:

@@ -10,6 +10,8 @@ from fanfold.contracts.messages import NO_USAGE
 from fanfold.contracts.record import JsonObject, Record
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.errors import UsageError
+from fanfold.foreign import tolerant
+from fanfold.kernel.plain_text import is_plain, plain
 from fanfold.kernel.schema import compile_schema
 from fanfold.orchestration import template
 from fanfold.orchestration.fanout import fan_out, run_step
@@ -38,7 +40,8 @@ class MapStep(Record, frozen=True, kw_only=True):
 class MapRow(Record, frozen=True, kw_only=True):
     key: str
     outcome: StepOutcome
-    is_from_journal: bool = False
+    is_cached: bool = False
+    """Answered without a run: from the journal, or by an equal item of the same call."""
 
 
 class MapResult(Record, frozen=True, kw_only=True):
@@ -63,38 +66,48 @@ async def execute_map(
     """Run the chain of `steps` for each item, at most the executor's `concurrency_hint()` items at once.
 
     An item whose chain succeeded is recorded in `journal` before it counts as done; an item found there is answered
-    from it and costs nothing. A failed item is not recorded, so the next call tries it again. `on_row` hears each
-    finished row with its index, in the order in which they finish.
+    from it and costs nothing. Equal items are asked once. A failed item is not recorded, so the next call tries it
+    again. `on_row` hears each finished row with its index, in the order in which they finish.
 
     Raises:
         UsageError: no step, or a template that names a field some item does not have; nothing has started.
     """
     _check(items, steps)
-    identities = [identity(item, steps) for item in items]
+    events = None if events is None else tolerant(events)
+    tell = tolerant(on_row or _nobody)
     rows: dict[int, MapRow] = {}
 
-    def finish(index: int, row: MapRow) -> None:
-        rows[index] = row
-        if on_row is not None:
-            on_row(index, row)
+    def finish(index: int, outcome: StepOutcome, *, is_cached: bool) -> None:
+        rows[index] = MapRow(key=items[index].key, outcome=outcome, is_cached=is_cached)
+        tell(index, rows[index])
 
-    waiting: list[int] = []
+    equal: dict[str, list[int]] = {}
     for index, item in enumerate(items):
-        known = journal.finished.get(identities[index]) if journal is not None else None
+        equal.setdefault(identity(item, steps), []).append(index)
+    waiting: list[str] = []
+    for each, indices in equal.items():
+        known = None if journal is None else journal.finished.get(each)
         if known is None:
-            waiting.append(index)
+            waiting.append(each)
         else:
-            finish(index, MapRow(key=item.key, outcome=known, is_from_journal=True))
+            for index in indices:
+                finish(index, known, is_cached=True)
 
     async def run(position: int) -> None:
-        index = waiting[position]
-        outcome = await _run_chain(executor, items[index], index, steps, events, ledger)
+        first, *others = equal[waiting[position]]
+        outcome = await _run_chain(executor, items[first], first, steps, events, ledger)
         if journal is not None and outcome.success:
-            await journal.record(identities[index], outcome)
-        finish(index, MapRow(key=items[index].key, outcome=outcome))
+            await journal.record(waiting[position], outcome)
+        finish(first, outcome, is_cached=False)
+        for index in others:
+            finish(index, outcome, is_cached=True)
 
     await fan_out(len(waiting), executor.concurrency_hint(), run)
     return MapResult(rows=[rows[index] for index in range(len(items))])
+
+
+def _nobody(index: int, row: MapRow) -> None:
+    return None
 
 
 def identity(item: MapItem, steps: Sequence[MapStep]) -> str:
@@ -111,6 +124,9 @@ def _check(items: Sequence[MapItem], steps: Sequence[MapStep]) -> None:
             compile_schema(step.output_schema)
     seen: set[frozenset[str]] = set()
     for item in items:
+        for name, value in item.fields.items():
+            if not is_plain(name) or not is_plain(value):
+                raise UsageError(f"item {plain(item.key)!r}: {plain(name)} holds a lone surrogate, which is no text")
         names = frozenset(item.fields)
         if names in seen:
             continue

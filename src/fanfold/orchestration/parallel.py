@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fanfold.contracts.steps import StepOutcome
+from fanfold.foreign import tolerant
 from fanfold.orchestration.fanout import fan_out, run_step
 from fanfold.orchestration.specs import SpecLike, parse_specs
 from fanfold.protocols import AgentExecutor, BudgetGuard, EventSink
@@ -23,10 +24,11 @@ async def execute_steps_parallel(
         InvalidSpecError: before anything has started.
     """
     steps = parse_specs(specs)
+    listener = None if events is None else tolerant(events)
     outcomes: dict[int, StepOutcome] = {}
 
     async def step(index: int) -> None:
-        outcomes[index] = await run_step(executor, steps[index], events, ledger)
+        outcomes[index] = await run_step(executor, steps[index], listener, ledger)
 
     await fan_out(len(steps), executor.concurrency_hint(), step)
     return [outcomes[index] for index in range(len(steps))]

@@ -12,6 +12,7 @@ import msgspec
 from fanfold.contracts.events import event
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.errors import InvalidSpecError, UsageError
+from fanfold.foreign import call_foreign, described, tolerant
 from fanfold.orchestration.fanout import fan_out, run_step
 from fanfold.orchestration.specs import SpecLike, parse_spec
 from fanfold.protocols import AgentExecutor, BudgetGuard, EventSink
@@ -45,7 +46,8 @@ async def execute_pipeline(
     """
     if timeout_ms < 1:
         raise UsageError(f"timeout_ms must be 1 or more, got {timeout_ms}")
-    frozen = [msgspec.json.encode(item) for item in items]
+    frozen = [_frozen(index, item) for index, item in enumerate(items)]
+    events = None if events is None else tolerant(events)
     chain = tuple(stages)
     results: dict[int, StepOutcome | None] = {}
 
@@ -64,6 +66,13 @@ async def execute_pipeline(
     return [results[index] for index in range(len(frozen))]
 
 
+def _frozen(index: int, item: Any) -> bytes:
+    try:
+        return msgspec.json.encode(item)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"items[{index}] is no JSON data: {error}") from error
+
+
 def _context(item: bytes, previous: StepOutcome | None) -> StageContext:
     copy = None if previous is None else msgspec.json.decode(msgspec.json.encode(previous), type=StepOutcome)
     return {"item": msgspec.json.decode(item), "previous": copy}
@@ -72,19 +81,30 @@ def _context(item: bytes, previous: StepOutcome | None) -> StageContext:
 async def _next_spec(
     stage: Stage, context: StageContext, timeout_ms: int, events: EventSink | None, item: int, number: int
 ) -> AgentStepSpec | None:
-    try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            answer = await (stage(context) if inspect.iscoroutinefunction(stage) else _in_thread(stage, context))
-        return None if answer is None else parse_spec(answer)
-    except TimeoutError:
-        why = f"it did not return within {timeout_ms} ms"
-    except InvalidSpecError as error:
-        why = str(error)
-    except Exception as error:  # noqa: BLE001  a stage is the caller's code: its fault ends its own chain only
-        why = f"it raised {type(error).__name__}: {error}"
+    timer = asyncio.timeout(timeout_ms / 1000)
+    answer = await call_foreign(_called(stage, context, timer), _Raised)
+    if isinstance(answer, _Raised):
+        late = f"it did not return within {timeout_ms} ms"
+        why = late if timer.expired() else f"it raised {described(answer.error)}"
+    elif answer is None:
+        return None
+    else:
+        try:
+            return parse_spec(answer)
+        except InvalidSpecError as error:
+            why = str(error)
     if events is not None:
         events(event("pipeline_warning", item=item, stage=number, message=f"stage {number} of item {item}: {why}"))
     return None
+
+
+class _Raised(msgspec.Struct, frozen=True):
+    error: BaseException
+
+
+async def _called(stage: Stage, context: StageContext, timer: asyncio.Timeout) -> Any:
+    async with timer:
+        return await (stage(context) if inspect.iscoroutinefunction(stage) else _in_thread(stage, context))
 
 
 async def _in_thread(stage: Stage, context: StageContext) -> Any:
@@ -94,25 +114,17 @@ async def _in_thread(stage: Stage, context: StageContext) -> Any:
     future: asyncio.Future[Any] = loop.create_future()
     run = contextvars.copy_context().run
 
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+    def settle(answer: Any) -> None:
+        if not future.done():
+            future.set_result(answer)
 
     def work() -> None:
-        result: Any = None
-        error: BaseException | None = None
         try:
-            result = run(stage, context)
-        except Exception as raised:  # noqa: BLE001  handed over to the waiting chain
-            error = raised
-        except BaseException as raised:  # noqa: BLE001  SystemExit in a callback must not leave the chain waiting
-            error = RuntimeError(f"{type(raised).__name__} in a stage")
+            answer: Any = run(stage, context)
+        except BaseException as error:  # noqa: BLE001  also SystemExit: it must not leave the chain waiting
+            answer = _Raised(error)
         if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, error)
+            loop.call_soon_threadsafe(settle, answer)
 
     threading.Thread(target=work, name="fanfold-stage", daemon=True).start()
     return await future

@@ -7,6 +7,7 @@ import msgspec
 
 from fanfold.contracts.steps import AgentStepSpec
 from fanfold.errors import InvalidSpecError
+from fanfold.kernel.plain_text import is_plain
 from fanfold.kernel.schema import compile_schema
 from fanfold.nearest import did_you_mean
 
@@ -41,6 +42,9 @@ def parse_spec(source: SpecLike, index: int | None = None) -> AgentStepSpec:
     spec = source if isinstance(source, AgentStepSpec) else _from_mapping(source, index)
     if not spec.task_id.strip() or len(spec.task_id) > MAX_TASK_ID:
         raise InvalidSpecError(f"must be 1 to {MAX_TASK_ID} characters", index=index, field="task_id")
+    for field in ("task_id", "agent", "description", "prompt"):
+        if not is_plain(getattr(spec, field)):
+            raise InvalidSpecError("holds a lone surrogate, which is no text", index=index, field=field)
     if spec.max_steps is not None and spec.max_steps < 0:
         raise InvalidSpecError(f"must be 0 or more, got {spec.max_steps}", index=index, field="max_steps")
     if spec.output_schema is None:

@@ -8,9 +8,8 @@ import msgspec
 
 from fanfold.contracts.messages import ToolCall
 from fanfold.contracts.record import JsonObject
+from fanfold.kernel.call_ids import LONGEST_ID, unique_ids
 
-LONGEST_ID = 64
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _object = msgspec.json.Decoder(dict[str, Any])
 _encoder = msgspec.json.Encoder()
 
@@ -70,26 +69,6 @@ def finished_calls(fragments: list[CallFragments]) -> tuple[ToolCall, ...]:
     return tuple(
         ToolCall(id, each.name, parsed_arguments(each.arguments)) for id, each in zip(ids, fragments, strict=True)
     )
-
-
-def unique_ids(given: list[str]) -> list[str]:
-    """Ids that match `^[A-Za-z0-9_-]{1,64}$`.
-
-    An odd or empty one becomes `call-<position>`, a repeated one gets `-2`, `-3`, ...
-    """
-    taken: set[str] = set()
-    ids: list[str] = []
-    wanted = [id if _ID.match(id) else f"call-{position}" for position, id in enumerate(given)]
-    for id in wanted:
-        unique, number = id, 1
-        # A suffix must not take the id that a later call brings itself.
-        while unique in taken or (number > 1 and unique in wanted):
-            number += 1
-            suffix = f"-{number}"
-            unique = id[: LONGEST_ID - len(suffix)] + suffix
-        taken.add(unique)
-        ids.append(unique)
-    return ids
 
 
 def parsed_arguments(text: str) -> JsonObject | str:

@@ -1,5 +1,6 @@
 """TaskExecutor: the local end of the executor seam. A step is a child session whose facts stay in memory."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
 from fanfold.env import HostEnv
 from fanfold.errors import FanfoldError
+from fanfold.foreign import described
 from fanfold.kernel.schema import OutputSchema, compile_schema
 from fanfold.kernel.state import EMPTY, SessionState
 from fanfold.kernel.structured import answer_contract, extract, failure_text, repair_prompt
@@ -63,16 +65,17 @@ class TaskExecutor:
         if agent is None:
             return failed(spec, f"Task failed: Unknown agent type: '{spec.agent}'")
         async with self._limiter.slot() as slot:
-            started_ms = self._env.clock.now_ms()
             start = self._env.clock.monotonic_ms()
-            self._emit_start(spec, events, started_ms)
-            outcome: StepOutcome | None = None
+            self._emit_start(spec, events, self._env.clock.now_ms())
             try:
                 outcome = await self._run(spec, agent, slot, events, start)
-                return outcome
-            finally:
-                # Exactly one end per start, also when the step is cancelled.
-                self._emit_end(spec, events, outcome or failed(spec, CANCELLED))
+            except BaseException as error:
+                # Exactly one end for each start, whatever happens.
+                is_cancelled = isinstance(error, asyncio.CancelledError)
+                self._emit_end(spec, events, failed(spec, CANCELLED if is_cancelled else described(error)))
+                raise
+            self._emit_end(spec, events, outcome)
+            return outcome
 
     async def _run(
         self, spec: AgentStepSpec, agent: AgentDefinition, slot: Slot, events: EventSink | None, start: int

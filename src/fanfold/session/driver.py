@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from fanfold.contracts.facts import NewFact, TextTurn, ToolResulted, UserMessaged
 from fanfold.contracts.record import JsonObject
-from fanfold.errors import StepLimitError
+from fanfold.errors import StepLimitError, UsageError
+from fanfold.foreign import stop_if_cancelled
 from fanfold.kernel.decide import (
     AwaitAnswer,
     AwaitConfirmation,
@@ -18,6 +19,7 @@ from fanfold.kernel.decide import (
     decide,
 )
 from fanfold.kernel.fold import fold
+from fanfold.kernel.plain_text import is_plain
 from fanfold.kernel.state import SessionState
 from fanfold.protocols import HeldThread
 from fanfold.session.effects import Effects
@@ -35,6 +37,8 @@ class Driver:
 
     async def ask(self, text: str) -> None:
         """Record a prompt. Calls that are unfinished are first recorded as abandoned (decisions 2.5)."""
+        if not isinstance(text, str) or not is_plain(text):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError("a prompt must be text that can be written as UTF-8, without lone surrogates")
         state = self.state
         facts = [
             NewFact(
@@ -88,6 +92,7 @@ class Driver:
                 case StopAtLimit():
                     raise StepLimitError(limit=action.limit)
             await self._append(facts)
+            stop_if_cancelled()
 
     async def _append(self, facts: Sequence[NewFact]) -> None:
         self.state = fold(await self._held.append(facts), self.state)

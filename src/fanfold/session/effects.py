@@ -31,14 +31,16 @@ from fanfold.contracts.messages import (
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.steps import SourceAnchor
 from fanfold.env import HostEnv
-from fanfold.errors import BudgetExhaustedError, InternalError, ParkedError, ProviderError
+from fanfold.errors import BudgetExhaustedError, FanfoldError, InternalError, ParkedError, ProviderError
+from fanfold.foreign import call_foreign, described, tolerant
 from fanfold.kernel.state import SessionState
 from fanfold.kernel.transcript import as_plain_text, excerpt
-from fanfold.protocols import BudgetDenial, BudgetGuard, EventSink, ToolScope
+from fanfold.protocols import BudgetDenial, BudgetGuard, DeltaSink, EventSink, ToolScope
 from fanfold.session.gate import Gate
 from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, question_of
 from fanfold.session.limiter import Slot
 from fanfold.session.setup import AgentSetup
+from fanfold.session.sound import no_reply, sound_output, sound_reply
 
 MAX_ANCHORS = 64
 MAX_QUESTIONS_PER_RUN = 3
@@ -85,6 +87,7 @@ class Effects:
     def __init__(self, setup: AgentSetup, around: Surroundings) -> None:
         self._setup = setup
         self._around = around
+        self._hear = None if around.emit is None else tolerant(around.emit)
         self._gate = Gate(setup)
         self._turns = 0
         self.output_schema: JsonObject | None = None
@@ -98,17 +101,20 @@ class Effects:
         """Raises BudgetExhaustedError before the call when the guard refuses, ProviderError when it fails."""
         self._check(state)
         self._turns += 1
-        emit = self._around.emit
+        emit = self._hear
         if emit is not None:
             emit(event("turn_start", turn=self._turns))
         deltas = _Deltas(emit, self._turns) if emit is not None and self._around.streams_text else None
         request = self._request(state, with_tools=with_tools)
-        reply = await self._setup.model.generate(request, deltas)
+        reply = await self._generate(request, deltas)
         usage = self._record(reply, state)
         if emit is not None:
             emit(event("turn_end", turn=self._turns, usage=usage.to_dict()))
         place = f"{state.turn}:{state.cycle}"
         return NewFact(f"model:{place}", f"infer:{place}", self._as_turn(reply, usage))
+
+    async def _generate(self, request: ModelRequest, deltas: DeltaSink | None = None) -> ModelReply:
+        return sound_reply(await call_foreign(self._setup.model.generate(request, deltas), _no_answer))
 
     def _request(self, state: SessionState, *, with_tools: bool) -> ModelRequest:
         setup = self._setup
@@ -172,7 +178,7 @@ class Effects:
             session_id=self._around.session_id,
         )
         try:
-            reply = await self._setup.model.generate(request)
+            reply = await self._generate(request)
             summary, usage = reply.text or summary, self._record(reply, state)
         except ProviderError:
             pass  # the excerpt stands
@@ -218,13 +224,10 @@ class Effects:
             session_id=self._around.session_id,
             call_id=call.id,
             idempotency_key=f"{self._around.session_id}:{state.turn}:{state.cycle}:{call.id}",
-            emit=self._around.emit or _nobody,
+            emit=self._hear or _nobody,
         )
         args: Any = call.args
-        try:
-            output = await self._gate.tool(call).run(args, scope)
-        except Exception as error:  # noqa: BLE001  a tool is foreign code: what it raises is its result
-            return ToolOutput(output=f"{type(error).__name__}: {error}", exit_code=1)
+        output = sound_output(await call_foreign(self._gate.tool(call).run(args, scope), _failed_tool))
         if output.exit_code == 0:
             self._note_anchors(call.name, output.source_anchors)
         return output
@@ -249,7 +252,7 @@ class Effects:
     # ---- people ----
 
     async def await_confirmation(self, call: RecordedCall, length: int) -> NewFact:
-        tool_id = self._around.id_prefix + call.id
+        tool_id = self._around.inbox.free_id(self._around.id_prefix + call.id)
         self._emit("confirmation_required", tool_id=tool_id, tool_name=call.name, args=call.args, timeout_ms=0)
         item = PendingConfirmation(
             tool_id=tool_id, tool_name=call.name, args=call.args, session_id=self._around.session_id
@@ -265,7 +268,7 @@ class Effects:
             refusal = "ask_user question cap exceeded"
         if refusal is not None:
             return _result_fact(state, call, ToolOutput(output=refusal, exit_code=1))
-        question_id = self._around.id_prefix + call.id
+        question_id = self._around.inbox.free_id(self._around.id_prefix + call.id)
         item = question_of(call, question_id, self._around.session_id)
         self._emit(
             "user_question",
@@ -291,11 +294,19 @@ class Effects:
     # ---- events ----
 
     def _emit(self, kind: str, /, **payload: Any) -> None:
-        if self._around.emit is not None:
-            self._around.emit(AgentEvent(type=kind, payload=payload))
+        if self._hear is not None:
+            self._hear(AgentEvent(type=kind, payload=payload))
 
     def _emit_denial(self, denial: BudgetDenial) -> None:
         self._emit("budget_threshold_hit", resource=denial.resource, kind="hard", message=denial.reason)
+
+
+def _no_answer(error: BaseException) -> ModelReply:
+    raise error if isinstance(error, FanfoldError) else no_reply(error)
+
+
+def _failed_tool(error: BaseException) -> ToolOutput:
+    return ToolOutput(output=described(error), exit_code=1)
 
 
 def _result_fact(state: SessionState, call: RecordedCall, output: ToolOutput) -> NewFact:

@@ -60,6 +60,14 @@ class Inbox:
         self._confirmations: dict[str, _Waiting[Approval]] = {}
         self._questions: dict[str, _Waiting[str]] = {}
 
+    def free_id(self, wanted: str) -> str:
+        """`wanted`, or with `#2`, `#3`, ... while another call waits under it (two fan-outs with equal task ids)."""
+        id, number = wanted, 1
+        while id in self._confirmations or id in self._questions:
+            number += 1
+            id = f"{wanted}#{number}"
+        return id
+
     async def confirmation(self, item: PendingConfirmation) -> Approval:
         """Wait until somebody approves or denies `item`."""
         return await _wait(self._confirmations, item.tool_id, item)

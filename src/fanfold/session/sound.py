@@ -1,0 +1,48 @@
+"""What models and tools give back, made sound before it becomes a fact: right types, plain text, unique ids."""
+
+from typing import Any
+
+import msgspec
+
+from fanfold.contracts.codec import encode_json
+from fanfold.contracts.messages import ModelReply, ToolCall, ToolOutput
+from fanfold.errors import ProviderError
+from fanfold.foreign import described
+from fanfold.kernel.call_ids import unique_ids
+from fanfold.kernel.plain_text import plain
+
+
+def sound_output(output: object) -> ToolOutput:
+    """A tool's output whose fields are what they claim to be; a fault is a failed output."""
+    try:
+        checked = msgspec.convert(msgspec.to_builtins(output, builtin_types=(bytes, bytearray)), ToolOutput)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        return ToolOutput(output=f"the tool gave no valid output: {error}", exit_code=1)
+    return msgspec.structs.replace(checked, output=plain(checked.output))
+
+
+def sound_reply(reply: object) -> ModelReply:
+    """A model's reply likewise.
+
+    Raises:
+        ProviderError: it is no valid reply.
+    """
+    try:
+        checked = msgspec.convert(msgspec.to_builtins(reply, builtin_types=(bytes, bytearray)), ModelReply)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise no_reply(error) from error
+    calls = checked.calls and tuple(map(_sound_call, unique_ids([call.id for call in checked.calls]), checked.calls))
+    return msgspec.structs.replace(checked, text=plain(checked.text), reasoning=plain(checked.reasoning), calls=calls)
+
+
+def _sound_call(id: str, call: ToolCall) -> ToolCall:
+    args: Any = call.args
+    try:
+        encode_json(args)
+    except (TypeError, ValueError):
+        args = plain(str(args))  # no JSON: kept as text, answered with an error, never executed
+    return ToolCall(id, plain(call.name), args)
+
+
+def no_reply(error: BaseException) -> ProviderError:
+    return ProviderError(f"the model client gave no valid reply: {described(error)}", kind="protocol", retryable=False)
