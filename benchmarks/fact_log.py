@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from fanfold.contracts.codec import encode_fact
+from fanfold.contracts.codec import encode_json
 from fanfold.contracts.facts import NewFact, TextTurn
 from fanfold.stores.jsonl import JsonlFactLog
 from fanfold.stores.memory import MemoryFactLog
@@ -42,7 +42,7 @@ class RawGroupCommit:
     async def append(self, fact: NewFact) -> None:
         self._count += 1
         landed = asyncio.get_running_loop().create_future()
-        self._queue.append((encode_fact(fact.at(self._count)), landed))
+        self._queue.append((encode_json(fact.at(self._count)) + b"\n", landed))
         self._wake.set()
         await landed
 

@@ -20,7 +20,6 @@ from typing import Any, cast
 
 import aiohttp
 import msgspec
-from tests.support.chat_server import ChatServer, Http, Say, events
 
 from fanfold.contracts.messages import (
     AssistantMessage,
@@ -39,6 +38,7 @@ from fanfold.providers.http import HttpAnswer, HttpTransport
 from fanfold.providers.openai import OpenAIClient
 from fanfold.providers.retry import Endpoint, RetryingClient
 from fanfold.providers.route import HttpRoute
+from tests.support.chat_server import ChatServer, Http, Say, events
 
 CONCURRENCY = 64
 CHUNKS = 200

@@ -3,32 +3,47 @@
 Adapters (configuration, stores, tools) are imported where they are first needed, so that `import fanfold` stays light.
 """
 
+import asyncio
+import concurrent.futures
+import functools
 import importlib
 import os
 import threading
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from fanfold.contracts.agents import AgentDefinition
 from fanfold.contracts.settings import Settings
 from fanfold.env import HostEnv
-from fanfold.errors import SessionClosedError, UsageError
+from fanfold.errors import LifecycleError, SessionClosedError, UsageError
 from fanfold.models import Models
 from fanfold.options import SessionOptions
 from fanfold.portal import Portal, blocking, on_loop
 from fanfold.protocols import FactLog, ModelClient, Tool
 from fanfold.session.builtin_agents import BUILTIN_AGENTS
+from fanfold.session.closing import Closing, close_all, close_together
 from fanfold.session.session import Session
 from fanfold.session.setup import Composer
+from fanfold.session.shared_logs import Lease, SharedLogs
 
 LOG_DIRECTORY = Path(".a3s") / "effect-log"
+EXIT_SECONDS = 5.0
+"""How long the interpreter's exit waits for agents that nobody closed."""
+_NOT_CLOSED = "an Agent was not closed; use `with Agent.create(...)` or `async with await Agent.create_async(...)`"
 
 
 class Agent:
-    """Configuration, model clients and live sessions. Make it with `Agent.create` or `await Agent.create_async`."""
+    """Configuration, model clients and live sessions. Make it with `Agent.create` or `await Agent.create_async`.
+
+    It is a context manager, sync and async. One that is dropped open warns, and its connections, models and logs are
+    closed as far as its loop still runs.
+    """
+
+    _in_threads: ClassVar["weakref.WeakSet[Agent]"] = weakref.WeakSet()
+    """Those with a loop thread of their own, which the exit ends."""
 
     def __init__(
         self,
@@ -46,10 +61,13 @@ class Agent:
         self._tools = tools
         self._agents = {**BUILTIN_AGENTS, **agents}
         self._models = Models(models, settings.providers, host_env)
-        self._logs: dict[Path, FactLog] = {}
+        self._logs = SharedLogs(_open_log)
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
-        self._being_built: set[str] = set()
-        self._is_closed = False
+        self._closing = Closing(portal)
+        self._unclosed = weakref.finalize(self, _abandon, portal, self._models.close, self._logs.close)
+        if portal.owns_thread:
+            _close_forgotten_at_exit()
+            self._in_threads.add(self)
 
     @classmethod
     async def create_async(
@@ -89,12 +107,11 @@ class Agent:
         """An agent on a background loop of its own, for blocking code and notebooks. Arguments as `create_async`."""
         portal = Portal.in_new_thread("fanfold-agent")
         try:
-            agent = cls._create(portal, config_source, models, tools, agents, host_env)
+            return cls._create(portal, config_source, models, tools, agents, host_env)
         except BaseException:
             portal.stop()
+            portal.join()
             raise
-        _close_at_exit(agent)
-        return agent
 
     @classmethod
     def _create(
@@ -141,27 +158,20 @@ class Agent:
             SessionBusyError: another process runs that thread just now.
         """
         self._ensure_open()
-        chosen = (options or SessionOptions()).merged(**overrides)
-        session_id = chosen.session_id or self._env_of(chosen).ids.new_id()
-        self._reserve(session_id)
+        chosen = _chosen(options, overrides)
+        session_id = self._env_of(chosen).ids.new_id() if chosen.session_id is None else chosen.session_id
+        if session_id in self._sessions:
+            raise _invalid("session_id", f"session '{session_id}' is already live or being built")
+        session = self._sessions[session_id] = self._build(_directory(workspace), session_id, chosen)
         try:
-            session = self._build(Path(workspace), session_id, chosen)
             if chosen.session_id is not None:
                 await session.load()
-            self._ensure_open()
-        finally:
-            self._being_built.discard(session_id)
-        self._sessions[session_id] = session
+        except BaseException:
+            await session.close_async()
+            raise
         return session
 
     session = blocking(session_async)
-
-    def _reserve(self, session_id: str) -> None:
-        if session_id in self._sessions or session_id in self._being_built:
-            raise UsageError(
-                f"Invalid session configuration for 'session_id': session '{session_id}' is already live or being built"
-            )
-        self._being_built.add(session_id)
 
     def _build(self, directory: Path, session_id: str, options: SessionOptions) -> Session:
         from fanfold.stores.memory import MemoryFactLog
@@ -182,34 +192,30 @@ class Agent:
             options=options,
             max_tool_rounds=_first(options.max_tool_rounds, settings.max_tool_rounds),
         )
-        composer.ensure_model()
+        composer.check()
+        lease = self._logs.lease(workspace.root)
         return Session(
             portal=self.portal,
             session_id=session_id,
             workspace=workspace.root,
             options=options,
             env=self._env_of(options),
-            log=self._log(workspace.root),
+            log=lease.log,
             composer=composer,
             agents=self._agents,
             new_child_log=MemoryFactLog,
             max_parallel_tasks=_first(options.max_parallel_tasks, settings.max_parallel_tasks) or 1,
-            on_close=self._forget,
+            on_close=functools.partial(self._forget, lease),
         )
 
     def _env_of(self, options: SessionOptions) -> HostEnv:
         return options.host_env or self._env
 
-    def _log(self, root: Path) -> FactLog:
-        directory = root / LOG_DIRECTORY
-        if directory not in self._logs:
-            from fanfold.stores.jsonl import JsonlFactLog
-
-            self._logs[directory] = JsonlFactLog(directory)
-        return self._logs[directory]
-
-    def _forget(self, session: Session) -> None:
-        self._sessions.pop(session.session_id, None)
+    async def _forget(self, lease: Lease, session: Session) -> None:
+        try:
+            await self._logs.end(lease)
+        finally:
+            self._sessions.pop(session.session_id, None)
 
     def list_sessions(self) -> list[str]:
         """Ids of the live sessions, sorted."""
@@ -228,36 +234,55 @@ class Agent:
 
     # ---- end ----
 
-    @on_loop
-    async def _shut_down(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        for session in list(self._sessions.values()):
-            await session.close_async()
-        await self._models.close()
-        for log in self._logs.values():
-            await log.close()
-
     async def close_async(self) -> None:
-        """Close every session, every connection and model. A second call does nothing."""
-        await self._shut_down()
-        if not self.portal.is_current():
-            self.portal.stop()
+        """Close every session, every connection and model. A second call does nothing, nor does one that comes when
+        the agent's loop has ended.
+
+        It waits for runs that take their time to stop, without a limit: their tools may hold what only they can let go.
+        What comes of a call from within a run is told at `Session.close_async`.
+        """
+        await self._closing.wait(self._shut_down)
+        self._unclosed.detach()
+        if self.portal.owns_thread and not self.portal.is_current():
+            await asyncio.to_thread(self.portal.join)
 
     def close(self) -> None:
         """Blocking form of `close_async`."""
-        if self._is_closed:
-            return
-        self.portal.call(self._shut_down(), "close")
-        self.portal.stop()
+        self._closing.block(self._shut_down)
+        self._unclosed.detach()
+        self.portal.join()
+
+    async def _shut_down(self) -> None:
+        self._unclosed.detach()
+        sessions = [session.close_async for session in self._sessions.values()]
+        try:
+            await close_all([functools.partial(close_together, sessions), self._models.close, self._logs.close])
+        finally:
+            self.portal.stop()
 
     def is_closed(self) -> bool:
-        return self._is_closed
+        return self._closing.is_begun
 
     def _ensure_open(self) -> None:
-        if self._is_closed:
+        if self._closing.is_begun:
             raise SessionClosedError(session_id="<agent-closed>")
+
+    @classmethod
+    def _close_forgotten(cls) -> None:
+        """Close the agents that are open at exit in order, with a warning, and without hanging the exit."""
+        agents = [agent for agent in cls._in_threads if agent.portal.is_of_this_process()]
+        is_forgotten = not all(agent.is_closed() for agent in agents)
+        ends = [end.future for agent in agents if (end := agent._closing.submit(agent._shut_down)) is not None]
+        _, running = concurrent.futures.wait(ends, EXIT_SECONDS)
+        for agent in agents:
+            agent._unclosed.detach()
+        if is_forgotten:
+            warnings.warn(_NOT_CLOSED, ResourceWarning, stacklevel=1)
+        if running:
+            what = (
+                f"a run did not stop within {EXIT_SECONDS:g} s of the exit and was left behind; its log can be resumed"
+            )
+            warnings.warn(what, RuntimeWarning, stacklevel=1)
 
     def __enter__(self) -> Self:
         return self
@@ -276,17 +301,55 @@ def _first(*values: int | None) -> int | None:
     return next((value for value in values if value is not None), None)
 
 
-def _close_at_exit(agent: Agent) -> None:
-    """Close a forgotten agent in order when the interpreter ends, with a warning, without hanging."""
-    reference = weakref.ref(agent)
+def _chosen(options: Any, overrides: dict[str, Any]) -> SessionOptions:
+    if not isinstance(options, SessionOptions | None):
+        raise _invalid("options", f"it must be SessionOptions, got {type(options).__name__}")
+    chosen = (options or SessionOptions()).merged(**overrides)
+    if chosen.session_id == "":
+        raise _invalid("session_id", "it is empty; leave it out for a new id")
+    return chosen
 
-    def close() -> None:
-        forgotten = reference()
-        if forgotten is not None and not forgotten.is_closed():
-            warnings.warn("an Agent was not closed; use `with Agent.create(...)`", ResourceWarning, stacklevel=1)
-            forgotten.close()
 
+def _directory(workspace: Any) -> Path:
+    try:
+        if workspace != "":  # which as a path would be the current folder
+            return Path(workspace)
+    except TypeError:
+        pass
+    raise _invalid("workspace", f"it must be the path of a folder, got {workspace!r}")
+
+
+def _invalid(argument: str, why: str) -> UsageError:
+    return UsageError(f"Invalid session configuration for '{argument}': {why}")
+
+
+def _open_log(root: Path) -> FactLog:
+    from fanfold.stores.jsonl import JsonlFactLog
+
+    return JsonlFactLog(root / LOG_DIRECTORY)
+
+
+def _abandon(portal: Portal, *parts: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """What is left to do for an agent that was dropped open. It has no runs: a run holds its session and agent."""
+
+    async def close() -> None:
+        try:
+            await close_all(parts)
+        finally:
+            portal.stop()
+
+    if not portal.is_of_this_process():
+        return
+    try:
+        portal.submit(close())
+    except LifecycleError:
+        pass  # its loop has ended, and with it whatever could be closed in order
+    warnings.warn(_NOT_CLOSED, ResourceWarning, stacklevel=1)
+
+
+@functools.cache
+def _close_forgotten_at_exit() -> None:
     # `atexit` would come too late: by then the thread pools are gone that the logs sync with. This is the hook by which
     # `concurrent.futures` ends its pools; hooks run newest first, so its module has to be loaded before ours is set.
     importlib.import_module("concurrent.futures.thread")
-    threading._register_atexit(close)  # type: ignore[attr-defined]  # pyright: ignore
+    threading._register_atexit(Agent._close_forgotten)  # type: ignore[attr-defined]  # pyright: ignore

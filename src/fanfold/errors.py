@@ -168,11 +168,12 @@ class ParkedError(RunError):
 
     code = "PARKED"
 
-    def __init__(self, *, tool_id: str, tool_name: str, what: str) -> None:
+    def __init__(self, *, tool_id: str, tool_name: str, what: str, args_of_call: object = None) -> None:
         super().__init__(f"waits for {what} (id {tool_id})")
         self.tool_id = tool_id
         self.tool_name = tool_name
         self.what = what
+        self.args_of_call = args_of_call
 
 
 class RunCancelledError(RunError):

@@ -65,6 +65,8 @@ class ToolScope(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str
     """The same for each attempt at the same recorded call: at-least-once tools may deduplicate by it."""
     emit: EventSink
+    may_read: Callable[[str], bool] = lambda path: True
+    """False for a workspace-relative path that a rule keeps `read` from: a tool that shows contents leaves it out."""
 
 
 class Tool(Protocol):
@@ -85,6 +87,15 @@ class HeldThread(Protocol):
 
     @property
     def last_seq(self) -> int: ...
+
+    @property
+    def lineage(self) -> object:
+        """An identity (compare it with `is`) of the past that this log has.
+
+        It stays the same object only while this process knows that the log has only grown since it was last read. A
+        reader that meets another one forgets what it folded and reads from the beginning.
+        """
+        ...
 
     async def read(self, after_seq: int = 0) -> Sequence[Fact]: ...
 

@@ -63,13 +63,14 @@ def serve() -> Iterator[Callable[[Script], ServerThread]]:
         each.close()
 
 
-def configure(workspace: Path, server: ServerThread, more: str = "") -> None:
+def configure(workspace: Path, server: ServerThread, more: str = "", max_attempts: int = 5) -> None:
     (workspace / "agent.acl").write_text(
         f"""
         default_model = "fake/m1"
         providers "fake" {{
           base_url          = "{server.server.base_url}"
           structured_output = "json_schema"
+          max_attempts      = {max_attempts}
         }}
         {more}
         """

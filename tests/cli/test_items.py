@@ -80,7 +80,7 @@ def test_what_cannot_be_read_is_an_item_with_a_problem_and_the_others_stay(tree:
         "full.py": None,
         "binary.py": "is a binary file",
         "latin.py": "is not UTF-8 text (byte 2)",
-        "huge.py": "is 262,145 bytes; an item may have 262,144",
+        "huge.py": "cannot be read: it is larger than 262,144 bytes",
         "src": "is a directory; its files are 'src/**'",
     }
 
@@ -97,6 +97,26 @@ def test_a_source_that_names_nothing_is_an_error(tree: Path, source: str, messag
 def test_no_items_at_all_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there are no items"):
         load("-", workspace=tmp_path, stdin=b"\n  \n")
+
+
+def test_a_name_with_brackets_that_exists_is_no_pattern(tree: Path) -> None:
+    (tree / "src/[ab].py").write_text("x")
+    (tree / "[1].jsonl").write_text('{"id": "one"}\n')
+    assert keys("src/[ab].py", "[1].jsonl", "[ab].py", workspace=tree) == ["src/[ab].py", "one", "a.py", "b.py"]
+
+
+def test_a_pipe_or_device_that_is_named_as_an_item_is_a_problem_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    problems = [item.problem for item in load("pipe", "/dev/zero", workspace=tmp_path)]
+    assert problems == ["cannot be read: it is not a regular file"] * 2
+
+
+def test_names_that_are_too_long_or_lead_in_circles_are_told_so(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UsageError, match="there is no file xxx"):
+        load("x" * 5000, workspace=tmp_path)
+    [item] = load("loop/*.txt", workspace=tmp_path)
+    assert (item.key, item.problem) == ("loop", "cannot be listed: Too many levels of symbolic links")
 
 
 def test_lines_of_stdin_keep_their_order_and_their_doubles(tmp_path: Path) -> None:
@@ -133,6 +153,8 @@ def test_columns_are_known_by_plain_names(tmp_path: Path) -> None:
         ("in.csv", "a,a\n1,2\n", r"in\.csv:1: two fields are called 'a'"),
         ("in.csv", "a,\n1,2\n", r"in\.csv:1: a field has no name"),
         ("in.csv", 'a\n"x\n', r"in\.csv:2: unexpected end of data"),
+        ("in.csv", "a\n" + "x" * 262_145 + "\n", r"in\.csv:2: field larger than field limit \(262144\)"),
+        ("in.jsonl", '{"a": ' + "[" * 5000 + "]" * 5000 + "}", r"in\.jsonl:1: not a JSON object .*nested too deeply"),
         ("gone.csv", None, r"cannot read gone\.csv: No such file"),
     ],
 )
@@ -143,6 +165,12 @@ def test_a_malformed_record_is_named_by_file_and_line(
         (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=message):
         load(name, workspace=tmp_path)
+
+
+def test_a_cell_may_be_as_large_as_a_file_that_is_an_item(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("a\n" + "x" * MAX_FILE_BYTES + "\n")
+    [item] = load("in.csv", workspace=tmp_path)
+    assert len(item.fields["a"]) == MAX_FILE_BYTES
 
 
 _names = st.from_regex(r"[A-Za-z_]\w{0,8}", fullmatch=True)

@@ -1,6 +1,7 @@
 """init, models, doctor, sessions and log: what they say is true, and keys stay secret."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -140,6 +141,39 @@ def test_a_damaged_log_is_reported_listed_and_repaired_without_losing_a_byte(
     assert path.read_bytes() == lines[0] + lines[1]
     assert "nothing to repair" in fanfold("log", "repair", "s1").out
     assert fanfold("run", "three", "--session", "s1").code == 0
+
+
+def test_one_log_that_makes_no_sense_does_not_hide_the_others(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    configure(tmp_path, serve())
+    fanfold("run", "one", "--session", "good")
+    logs = tmp_path / ".a3s/effect-log"
+    _, answer = (logs / "good.jsonl").read_text().splitlines()
+    (logs / "bad.jsonl").write_text(answer.replace('"seq":2', '"seq":1') + "\n")  # an answer to nothing
+    listed = json.loads(fanfold("sessions", "list", "--json").out)["sessions"]
+    assert {each["session_id"]: each["status"] for each in listed} == {"good": "done", "bad": "damaged"}
+
+
+@pytest.mark.parametrize("arguments", [("log", "check"), ("sessions", "show"), ("run", "more", "--session")])
+def test_a_log_that_is_nested_too_deeply_is_damaged_like_any_other(
+    fanfold: Fanfold, serve: Serve, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    configure(tmp_path, serve())
+    fanfold("run", "one", "--session", "s1")
+    path = tmp_path / ".a3s/effect-log/s1.jsonl"
+    line = '{"seq":1,"type":"note.x","key":"k","cause":null,"payload":{"a":' + "[" * 5000 + "]" * 5000 + "}}\n"
+    path.write_text(line + path.read_text())
+    done = fanfold(*arguments, "s1")
+    assert "nested too deeply" in done.out + done.err or "damaged" in done.err
+    assert "damaged" in fanfold("sessions", "list").out
+
+
+def test_init_takes_a_gitignore_as_it_is_and_no_pipe(fanfold: Fanfold, tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_bytes(b"\xff")
+    assert fanfold("init").code == 0
+    assert (tmp_path / ".gitignore").read_bytes().startswith(b"\xff\n.a3s/artifacts/\n")
+    (tmp_path / ".gitignore").unlink()
+    os.mkfifo(tmp_path / ".gitignore")
+    assert ".gitignore: it is not a regular file" in fanfold("init").err
 
 
 @pytest.mark.parametrize("arguments", [("sessions", "show"), ("log", "check"), ("log", "repair")])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import COMMAND, Ended, ServerThread, configure, ended, start
-from tests.support.chat_server import Call, Json, Say, by_rule
+from tests.support.chat_server import Call, Http, Json, Say, by_rule
 
 Fanfold = Callable[..., Ended]
 Serve = Callable[..., ServerThread]
@@ -218,10 +218,26 @@ def test_jsonl_ends_with_the_counts(fanfold: Fanfold, serve: Serve, workspace: P
         (("*.txt", "--prompt", "{previous}"), "the prompt names {previous}"),
         (("*.txt", "--prompt", "x", "--agent", "nobody"), "there is no agent 'nobody'"),
         (("*.txt", "--prompt", "x", "--schema", "gone.json"), "cannot read gone.json"),
-        (("*.txt", "--prompt", "x", "--schema", "a.txt"), "--schema a.txt: not JSON"),
+        (("*.txt", "--prompt", "x", "--schema", "a.txt"), "the schema in a.txt cannot be used: JSON is malformed"),
+        (("*.txt", "--prompt", "x", "--schema", "five.json"), "the schema in five.json cannot be used: Expected `bool"),
+        (("*.txt", "--prompt", "x", "--schema", "deep.json"), "the schema in deep.json cannot be used: nested too"),
         (("*.txt", "--prompt", "x", "--schema", "wrong.json"), "the schema in wrong.json cannot be used"),
-        (("*.txt", "--prompt", "x", "--then", "@gone.json"), "--then: cannot read gone.json"),
+        (("*.txt", "--prompt", "x", "--then", "@gone.json"), "cannot read gone.json"),
         (("*.txt", "--prompt", "x", "--then", "@typo.json"), "typo.json: Object contains unknown field `promt`"),
+        (("*.txt", "--prompt", "x", "--then", "@deep-step.json"), "--then deep-step.json: nested too deep"),
+        (("*.txt", "--prompt", "x", "--then", "@minus.json"), "--then minus.json: Expected `int` >= 0"),
+        (("*.txt", "--prompt", "x", "--then", "@blank.json"), "--then blank.json: the prompt is empty"),
+        (("*.txt", "--prompt", " "), "--prompt: the prompt is empty"),
+        (("*.txt", "--prompt-file", "blank.txt"), "--prompt-file blank.txt: the prompt is empty"),
+        (("*.txt", "--prompt", "{path}", "--then", ""), "--then: the prompt is empty"),
+        (("?.txt", "--prompt", "Which language?"), "so all 3 items would get the same answer: put {content} into it"),
+        (("a.txt", "--prompt", "{path}", "--then", "y", "--then", "{pth}"), "--then 2, item a.txt: the prompt names"),
+        (("two.jsonl", "--prompt", "{n}"), "--prompt, item two.jsonl:2: the prompt names {n}"),
+        (("a.txt", "--prompt", "x", "--model", "fke/m"), "--model: unknown provider 'fke'"),
+        (("a.txt", "--prompt", "x", "--then", "@model.json"), "--then 1: unknown provider 'nowhere'"),
+        (("a.txt", "--prompt", "x", "--out", "loop.csv"), "--out loop.csv: cannot be written there"),
+        (("*.txt", "--prompt", "x", "--concurrency", "9" * 20), "--concurrency"),
+        (("*.txt", "--prompt", "x", "--budget", "9" * 400), "is no number of tokens"),
         (("*.txt", "--prompt", "x", "--out", "out.xls"), "the suffix must be one of"),
         (("*.txt", "--prompt", "x", "--budget", "lots"), "'lots' is no number of tokens"),
         (("*.txt", "--prompt", "x", "--concurrency", "0"), "--concurrency"),
@@ -234,20 +250,66 @@ def test_a_command_that_cannot_work_says_why_before_anything_runs(
     configure(workspace, server)
     (workspace / "wrong.json").write_text('{"type": "nonsense"}')
     (workspace / "typo.json").write_text('{"promt": "x"}')
+    (workspace / "five.json").write_text("5")
+    (workspace / "deep.json").write_text('{"not": ' * 5000)
+    (workspace / "deep-step.json").write_text('{"prompt": "x", "schema": ' + '{"not": ' * 5000)
+    (workspace / "minus.json").write_text('{"prompt": "x", "max_steps": -1}')
+    (workspace / "blank.json").write_text('{"prompt": ""}')
+    (workspace / "blank.txt").write_text("\n")
+    (workspace / "two.jsonl").write_text('{"n": 1}\n{"m": 1}\n')
+    (workspace / "model.json").write_text('{"prompt": "x", "model": "nowhere/m"}')
+    (workspace / "loop.csv").symlink_to("loop.csv")
     done = fanfold("map", *arguments)
     assert done.code == 2
     assert message in done.err
     assert server.prompts == []
 
 
-def test_every_model_of_the_chain_is_checked_before_anything_runs(
-    fanfold: Fanfold, serve: Serve, workspace: Path
+def test_every_key_of_the_chain_is_there_before_anything_runs(
+    fanfold: Fanfold, serve: Serve, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     server = serve(echo)
     configure(workspace, server)
-    (workspace / "last.json").write_text('{"prompt": "{previous}", "model": "nowhere/m"}')
+    (workspace / "last.json").write_text('{"prompt": "{previous}", "model": "openai/m"}')
     assert fanfold("map", "*.txt", "--prompt", "{content}", "--then", "@last.json").code == 3
     assert server.prompts == []
+
+
+def test_a_prompt_without_a_field_is_fine_for_one_item_and_for_an_agent_with_tools(
+    fanfold: Fanfold, serve: Serve, workspace: Path
+) -> None:
+    configure(workspace, serve(echo))
+    assert fanfold("map", "a.txt", "--prompt", "Hello").code == 0
+    assert fanfold("map", "?.txt", "--prompt", "Look around", "--agent", "explore").code == 0
+
+
+def test_an_answer_that_does_not_fit_its_schema_is_reported_with_the_reason_first(
+    fanfold: Fanfold, serve: Serve, workspace: Path
+) -> None:
+    configure(workspace, serve(lambda _asked: Say("so many words " * 200)))
+    done = fanfold("map", "a.txt", "--prompt", "{content}", "--schema", "kind.json")
+    assert done.code == 7
+    progress, _, listed, *_ = done.err.splitlines()
+    assert "structured output failed: Structured output parsing failed" in progress
+    assert listed.startswith("  a.txt: structured output failed: ")
+    assert "it wrote: so many words" in listed
+    assert len(listed) < 600
+
+
+def test_what_the_provider_limits_or_cuts_is_said_after_the_work(
+    fanfold: Fanfold, serve: Serve, workspace: Path
+) -> None:
+    def answer(asked: Json) -> Say | Http:
+        if "text a" in asked["messages"][-1]["content"]:
+            return Http((b'{"error": {"message": "slow down"}}',), status=429)
+        return Say("half", stop="length")
+
+    configure(workspace, serve(answer), max_attempts=1)
+    done = fanfold("map", "?.txt", "--prompt", "{content}", "--format", "jsonl")
+    assert "try a smaller --concurrency" in done.err
+    assert "note: 2 answers were cut at the model's output limit" in done.err
+    assert [row.get("stop_reason") for row in rows(done.out)] == [None, "length", "length"]
 
 
 # ---- stopped and killed ------------------------------------------------------------------------------------

@@ -35,17 +35,21 @@ def test_outcomes_come_in_the_order_of_the_file(fanfold: Fanfold, serve: Serve, 
 
 
 def test_a_failed_step_is_listed_and_its_siblings_are_there(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
-    configure(tmp_path, serve(echo))
+    def sometimes(asked: Json) -> Say:
+        is_cut = asked["messages"][-1]["content"] == "break off"
+        return Say("half", stop="content_filter") if is_cut else echo(asked)
+
+    configure(tmp_path, serve(sometimes))
     write(
         tmp_path,
         {"task_id": "good", "agent": "answer", "prompt": "p"},
-        {"task_id": "lost", "agent": "nobody", "prompt": "p"},
+        {"task_id": "lost", "agent": "answer", "prompt": "break off"},
     )
     done = fanfold("parallel", "specs.json")
     assert done.code == 7
     assert "good" in done.out
-    assert "  lost: Task failed: Unknown agent type: 'nobody'" in done.err
-    assert "2 steps: 1 run, 1 failed, 20 tokens" in done.err
+    assert "  lost: Task failed: the provider's content filter stopped the answer" in done.err
+    assert "2 steps: 2 run, 1 failed, 40 tokens" in done.err
     assert fanfold("parallel", "specs.json", "--allow-failures").code == 0
 
 
@@ -63,10 +67,26 @@ def test_specs_can_come_from_stdin_and_events_end_with_the_outcomes(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[{", "specs.json is not JSON"),
-        ('{"task_id": "a"}', "expected a list of specs"),
+        ("[{", "specs.json is no JSON list of steps like"),
+        ('{"task_id": "a"}', "Expected `array`, got `object`"),
+        ("5", "Expected `array`, got `int`"),
+        ("null", "Expected `array`, got `null`"),
+        ("[]", "specs.json has no steps"),
+        ("[" * 5000, "nested too deeply"),
+        ("[5]", "specs[0]: expected a mapping, got int"),
         ('[{"task_id": "a", "agent": "answer", "promt": "p"}]', "did you mean 'prompt'?"),
         ('[{"task_id": "a", "agent": "answer"}]', "specs[0].prompt: is required"),
+        ('[{"task_id": "a", "agent": "answer", "prompt": " "}]', "specs[0].prompt: the prompt is empty"),
+        (
+            '[{"task_id": "a", "agent": "explorer", "prompt": "p"}]',
+            "specs[0].agent: there is no agent 'explorer'; did you mean 'explore'?",
+        ),
+        (
+            '[{"task_id": "a", "agent": "answer", "prompt": "p"}, '
+            '{"task_id": "b", "agent": "answer", "prompt": "p", "model": "fke/m1"}]',
+            "specs[1].model: unknown provider 'fke' in model 'fke/m1'; did you mean 'fake'?",
+        ),
+        ('[{"task_id": "a", "agent": "answer", "prompt": "p", "model": ""}]', "specs[0].model: model ''"),
     ],
 )
 def test_a_file_with_a_fault_runs_nothing(
@@ -78,7 +98,16 @@ def test_a_file_with_a_fault_runs_nothing(
     done = fanfold("parallel", "specs.json")
     assert done.code == 2
     assert message in done.err
+    assert len(done.err.splitlines()) == 1
     assert server.prompts == []
+
+
+def test_a_byte_order_mark_is_no_part_of_the_file(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    configure(tmp_path, serve(echo))
+    specs = '\ufeff[{"task_id": "a", "agent": "answer", "prompt": "p"}]'
+    (tmp_path / "specs.json").write_text(specs, encoding="utf-8")
+    assert fanfold("parallel", "specs.json").code == 0
+    assert fanfold("parallel", "-", stdin=specs).code == 0
 
 
 def test_a_missing_file_is_a_usage_error(fanfold: Fanfold) -> None:

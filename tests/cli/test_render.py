@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanfold.cli.cells import cut, width_of
-from fanfold.cli.out_file import format_of, write_whole
+from fanfold.cli.out_file import open_out
 from fanfold.cli.render import render
 from fanfold.cli.results import Row
 from fanfold.errors import LogWriteError, UsageError
@@ -135,7 +136,7 @@ def test_the_results_file_is_replaced_as_a_whole_and_leaves_nothing_beside_it(tm
     target = tmp_path / "out.jsonl"
     target.write_text("old")
     target.chmod(0o640)
-    write_whole(target, "new\n")
+    open_out(target).write_whole("new\n")
     assert target.read_text() == "new\n"
     assert target.stat().st_mode & 0o777 == 0o640
     assert list(tmp_path.iterdir()) == [target]
@@ -143,23 +144,44 @@ def test_the_results_file_is_replaced_as_a_whole_and_leaves_nothing_beside_it(tm
 
 def test_a_link_to_the_results_file_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
-    write_whole(tmp_path / "link.csv", "x")
+    open_out(tmp_path / "link.csv").write_whole("x")
     assert (tmp_path / "link.csv").is_symlink()
     assert (tmp_path / "real.csv").read_text() == "x"
 
 
-def test_a_results_file_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
-    target = tmp_path / "taken"
-    target.mkdir()
+def test_a_results_file_that_cannot_be_written_in_the_end_changes_nothing(tmp_path: Path) -> None:
+    out = open_out(tmp_path / "taken.csv")
+    (tmp_path / "taken.csv").mkdir()
     with pytest.raises(LogWriteError, match="cannot write"):
-        write_whole(target, "x")
-    assert list(tmp_path.iterdir()) == [target]
+        out.write_whole("x")
+    assert list(tmp_path.iterdir()) == [tmp_path / "taken.csv"]
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("out.xlsx", "must be one of .jsonl, .csv, .md, .json"), ("gone/out.csv", "there is no directory")],
+    [
+        ("out.xlsx", "must be one of .jsonl, .csv, .md, .json"),
+        ("gone/out.csv", "cannot be written there: .*gone: No such file"),
+        ("directory.csv", "it is not a regular file"),
+        ("pipe.csv", "it is not a regular file"),
+        ("loop.csv", "symbolic links"),
+        ("dangling.csv", "cannot be written there: .*nowhere: No such file"),
+        (f"{'x' * 300}.csv", "File name too long"),
+        ("/proc/out.csv", "cannot be written there"),
+    ],
 )
 def test_a_results_file_that_cannot_be_is_refused_before_any_work(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "directory.csv").mkdir()
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
+    (tmp_path / "dangling.csv").symlink_to(tmp_path / "nowhere" / "out.csv")
+    before = sorted(tmp_path.iterdir())
     with pytest.raises(UsageError, match=message):
-        format_of(tmp_path / name)
+        open_out(tmp_path / name)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_name_of_the_greatest_length_is_fine(tmp_path: Path) -> None:
+    name = f"{'x' * 251}.csv"
+    open_out(tmp_path / name).write_whole("x")
+    assert (tmp_path / name).read_text() == "x"

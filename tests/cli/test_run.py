@@ -76,6 +76,18 @@ def test_a_call_that_needs_approval_parks_and_can_be_approved_later(
     assert len(server.server.requests) == 2
 
 
+def test_a_parked_call_shows_what_it_would_do_and_cannot_steer_the_terminal(
+    fanfold: Fanfold, serve: Serve, tmp_path: Path
+) -> None:
+    args = json.dumps({"command": "rm -rf ~ \x1b[2J\u202e" + "x" * 900})
+    configure(tmp_path, serve([Say(calls=(Call("bash", args),))]))
+    parked = fanfold("run", "Tidy up.", "--session", "my session")
+    hint = parked.err.splitlines()[1:]
+    assert hint[0].startswith('hint: it would do: bash {"command":"rm -rf ~ \\u001b[2J\\u202exxx')
+    assert len(hint[0]) < 450
+    assert "fanfold run --session 'my session' --approve" in hint[1]
+
+
 def test_a_denied_call_does_not_run(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
     configure(tmp_path, serve([Say(calls=(Call("write", '{"file_path": "made", "content": "x"}'),)), Say("Well.")]))
     fanfold("run", "Make it.", "--session", "s1")
@@ -113,6 +125,10 @@ def test_a_question_parks_and_can_be_answered_later(fanfold: Fanfold, serve: Ser
         ("run", "  "),
         ("run", "x", "--allow", "bash(oops"),
         ("run", "x", "--json", "--jsonl"),
+        ("run", "x", "--model", "fke/m1"),
+        ("run", "x", "--model", ""),
+        ("run", "x", "--session", ""),
+        ("run", "bad \udcff argument"),
     ],
 )
 def test_a_command_line_that_contradicts_itself_runs_nothing(
@@ -136,6 +152,52 @@ def test_an_answer_that_broke_off_is_no_success(fanfold: Fanfold, serve: Serve, 
     done = fanfold("run", "Hello")
     assert (done.code, done.out) == (1, "Half an ans\n")
     assert "content filter" in done.err
+
+
+@pytest.mark.parametrize("stop", ["stop", "length"])
+def test_a_run_without_an_answer_is_no_success(fanfold: Fanfold, serve: Serve, tmp_path: Path, stop: str) -> None:
+    configure(tmp_path, serve(lambda _asked: Say(" ", stop=stop)), max_attempts=1)
+    done = fanfold("run", "Hello", "--session", "s1")
+    assert (done.code, done.out.strip()) == (1, "")
+    assert "fanfold run --session s1 " in done.err
+
+
+def test_a_spent_tool_budget_is_no_success_and_the_session_goes_on(
+    fanfold: Fanfold, serve: Serve, tmp_path: Path
+) -> None:
+    configure(tmp_path, serve())
+    done = fanfold("run", "[[tool=ls*30 {}]]", "--session", "s1")
+    assert (done.code, done.out) == (1, "")
+    assert "the tool budget of this turn was spent before an answer" in done.err
+    assert "fanfold run --session s1 PROMPT" in done.err
+    assert fanfold("run", "Go on.", "--session", "s1").code == 0
+
+
+def test_a_step_limit_says_how_to_go_on(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    configure(tmp_path, serve(lambda _asked: Say(calls=(Call("no_such_tool"),))))
+    done = fanfold("run", "Hello", "--session", "s1")
+    assert done.code == 1
+    assert "StepLimit" in done.err
+    assert "hint: go on with a further prompt: fanfold run --session s1 PROMPT" in done.err
+
+
+def test_a_failure_that_may_pass_says_how_to_go_on(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    configure(tmp_path, serve([Http((b"{}",), status=429), Say("Here.")]), max_attempts=1)
+    done = fanfold("run", "Hello", "--session", "s1")
+    assert done.code == 1
+    assert "\nthe session is kept; later go on with: fanfold run --session s1 --resume\n" in done.err
+    assert fanfold("run", "--session", "s1", "--resume").out == "Here.\n"
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--jsonl",)])
+def test_an_error_of_a_server_cannot_steer_the_terminal(
+    fanfold: Fanfold, serve: Serve, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    body = json.dumps({"error": {"message": "\x1b]0;pwned\x07\x1b[2J\x9b31m\u202eevil\u2066"}}).encode()
+    configure(tmp_path, serve([Http((body,), status=400)]))
+    done = fanfold("run", "Hello", *more)
+    assert "pwned" in done.err
+    assert {"\x1b", "\x07", "\x9b", "\u202e", "\u2066"}.isdisjoint(done.out + done.err)
 
 
 def test_an_unreachable_server_is_one_line_and_the_session_is_kept(fanfold: Fanfold, tmp_path: Path) -> None:

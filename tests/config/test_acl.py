@@ -77,7 +77,7 @@ def test_text_means_tree(text: str, meaning: object) -> None:
     [
         ("a = ", "1:5: expected a value after 'a =', found the end of the text"),
         ("a =\nb = 1", "1:4: expected a value after 'a =', found the end of the line"),
-        ("a", "1:2: expected '=' or '{' after 'a', found the end of the text"),
+        ("sk-secret", "1:10: expected '=' or '{' after this name, found the end of the text"),
         ("= 1", "1:1: expected a name, found '='"),
         ("a = 1 b = 2", "1:7: expected a new line or ',' after the entry, found a name"),
         ("a = 1,, b = 2", "1:7: expected a name, found ','"),
@@ -101,7 +101,7 @@ def test_text_means_tree(text: str, meaning: object) -> None:
         ("a = [1 2]", "1:8: expected ',' or ']' in the list of line 1, found a number"),
         ("a = [,]", "1:6: expected a value or ']' in the list of line 1, found ','"),
         ("a = f(1", "1:8: expected ',' or ')' in the list of line 1, found the end of the text"),
-        ('a sk-secret "b"', "1:3: expected '=' or '{' after 'a', found a name"),
+        ('a sk-secret "b"', "1:3: expected '=' or '{' after this name, found a name"),
         ("p x { }", '1:3: labels take double quotes: "x"'),
         ("a {\n b = 1\n", "1:3: this '{' is never closed"),
         ("a = 1\n}", "2:1: this '}' closes nothing"),

@@ -312,7 +312,7 @@ def test_no_repr_shows_a_key() -> None:
         ),
         # wrong values
         ("max_parallel_tasks = 0", "1:22: max_parallel_tasks must be at least 1"),
-        ("max_tool_rounds = 9223372036854775808", "1:19: max_tool_rounds must be below 2^63"),
+        ("max_tool_rounds = 9223372036854775808", "1:19: max_tool_rounds must be at most 9,223,372,036,854,775,807"),
         ('default_model = ""', "1:17: default_model must not be empty"),
         ('permissions { default = "no" }', '1:25: permissions.default must be one of "allow", "deny", "ask"'),
         (
@@ -414,5 +414,67 @@ def test_a_line_that_syntax_broke_is_not_also_called_missing() -> None:
 
     assert problems_of(text) == [
         "agent.acl:2:14: unexpected character '@'",
-        "agent.acl:4:10: expected '=' or '{' after 'providrs', found a string",
+        "agent.acl:4:10: expected '=' or '{' after this name, found a string",
     ]
+
+
+URL = "must be a URL such as http://localhost:8000/v1"
+PORT = "must have a port from 1 to 65535, or none"
+SPACE = "must not contain spaces or control characters"
+HOST = "must name a host whose parts have 1 to 63 characters"
+
+
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        ("localhost:8000", URL),
+        ("ftp://h/v1", URL),
+        ("http:///v1", URL),
+        ("http://[::1", URL),
+        ("http://h:99999/v1", PORT),
+        ("http://h:0/v1", PORT),
+        ("http://user:secretpw@h:notaport/v1", PORT),
+        ("http://h ost/v1", SPACE),
+        (r"http://h/v1\n\rX: y", SPACE),
+        (r"http://h/\u00a0", SPACE),
+        ("http://..../v1", HOST),
+        ("http://" + "a" * 64 + "/v1", HOST),
+        ("http://" + ".".join(["a" * 60] * 5) + "/v1", HOST),
+    ],
+)
+def test_an_address_that_no_request_can_have_is_a_fault_that_does_not_show_it(url: str, fault: str) -> None:
+    assert problems_of(f'providers "x" {{ base_url = "{url}" }}') == [f"agent.acl:1:28: providers.x.base_url {fault}"]
+
+
+@pytest.mark.parametrize("url", ["http://[::1]:8000", "https://ünï.example./v1", "http://h:65535", "http://0x7f.1"])
+def test_any_other_address_will_do(url: str) -> None:
+    assert read(f'providers "x" {{ base_url = "{url}" }}').providers["x"].base_url == url
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "most"),
+    [
+        ("max_parallel_tasks", "max_parallel_tasks = {}", 10_000),
+        ("providers.openai.max_attempts", 'providers "openai" {{\nmax_attempts = {} }}', 100),
+        ("providers.openai.timeout_ms", 'providers "openai" {{\ntimeout_ms = {} }}', 86_400_000),
+        ("providers.local.slots", 'providers "local" {{\nslots = {} }}', 256),
+        ("providers.local.threads", 'providers "local" {{\nthreads = {} }}', 1024),
+    ],
+)
+def test_numbers_have_bounds(path: str, text: str, most: int) -> None:
+    read(text.format(most))
+    [problem] = problems_of(text.format(most + 1))
+    assert problem.endswith(f": {path} must be at most {most:,}")
+    [problem] = problems_of(text.format(0))
+    assert problem.endswith(f": {path} must be at least 1")
+
+
+def test_a_key_that_lost_its_name_is_not_shown() -> None:
+    for text in (
+        "sk-leak-123",
+        "sk-leak-123 {",
+        'sk-leak-123 "x"',
+        "sk-leak-123 4",
+        'providers "x" {\n sk-leak-123\n}',
+    ):
+        assert "leak" not in "\n".join(problems_of(text))

@@ -86,11 +86,12 @@ def test_text_with_a_line_end_an_equals_sign_or_a_brace_is_the_configuration_its
 
 
 def test_a_named_file_that_is_not_there_is_one_line_with_the_path_and_the_way_out(tmp_path: Path) -> None:
-    missing = f"{tmp_path / 'a=b.acl'} does not exist; `fanfold init` writes an agent.acl"
+    missing, way_out = tmp_path / "a=b.acl", "`fanfold init` writes an agent.acl"
 
-    assert problem_of("a=b.acl", tmp_path) == f"the config file {missing}"
-    assert problem_of(Path("a=b.acl"), tmp_path) == f"the config file {missing}"
-    assert problem_of(None, tmp_path, {"FANFOLD_CONFIG": "a=b.acl"}) == f"FANFOLD_CONFIG names {missing}"
+    assert problem_of("a=b.acl", tmp_path) == f"the config file {missing} does not exist; {way_out}"
+    assert problem_of(Path("a=b.acl"), tmp_path) == f"the config file {missing} does not exist; {way_out}"
+    named = problem_of(None, tmp_path, {"FANFOLD_CONFIG": "a=b.acl"})
+    assert named == f"FANFOLD_CONFIG names {missing}, which does not exist; {way_out}"
 
 
 def test_what_is_no_configuration_file_is_told_so(tmp_path: Path) -> None:
@@ -107,9 +108,12 @@ def test_a_file_that_cannot_be_read_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "latin.acl").write_bytes(b'# one\ndefault_model = "\xe9"\n')
     (tmp_path / "huge.acl").write_bytes(b"#" * (1024 * 1024 + 1))
 
+    os.mkfifo(tmp_path / "pipe.acl")
+
+    assert problem_of("pipe.acl", tmp_path) == "cannot read pipe.acl: it is not a regular file"
     assert problem_of(None, tmp_path) == "cannot read agent.acl: No such file or directory"
     assert problem_of("latin.acl", tmp_path) == "latin.acl:2: not UTF-8 text; save it as UTF-8"
-    assert problem_of("huge.acl", tmp_path) == "huge.acl: this is larger than 1 MiB"
+    assert problem_of("huge.acl", tmp_path) == "cannot read huge.acl: it is larger than 1,048,576 bytes"
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs a user whom file modes can keep out")

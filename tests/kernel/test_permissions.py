@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fanfold.contracts.messages import ToolSpec
@@ -10,9 +11,11 @@ from fanfold.errors import ConfigError
 from fanfold.kernel.permissions import (
     decide_permission,
     matched_text,
+    may_read,
     narrower,
     normal_path,
     parse_rule,
+    unknown_rules,
     visible_tools,
 )
 
@@ -238,8 +241,84 @@ def test_what_a_pattern_is_compared_with(tool: str, args: dict[str, Any], text: 
 def test_what_is_no_rule_is_an_error_not_an_open_door(text: str) -> None:
     with pytest.raises(ConfigError, match="permission rule"):
         parse_rule(text)
-    with pytest.raises(ConfigError):
-        decide(PermissionPolicy(deny=(text,), allow=("bash",)), "bash", command="ls")
+    for field in ("allow", "deny", "ask"):
+        with pytest.raises(ConfigError, match="permission rule"):
+            PermissionPolicy(**{field: ("bash", text)})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", ["allow", "deny", "ask"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("read", r"{field} must be a list of rules, got the text 'read'; write {field}=\['read'\]"),
+        ("", "{field} must be a list of rules, got the text ''"),
+        (None, "{field} must be a list of rules, got None"),
+        ({"read": 1}, "{field} must be a list of rules, got {{'read': 1}}"),
+        ([b"read"], r"{field} must be a list of rules like 'bash\(git:\*\)', got b'read' in it"),
+        ([["read"]], r"{field} must be a list .* got \['read'\] in it"),
+    ],
+)
+def test_what_is_no_list_of_rules_is_refused_at_once(field: str, given: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told.format(field=field)):
+        PermissionPolicy(**{field: given})
+    with pytest.raises(ConfigError, match=told.format(field=field)):
+        msgspec.structs.replace(PermissionPolicy(), **{field: given})
+
+
+@pytest.mark.parametrize("changed", [{"default_decision": "no"}, {"default_decision": []}, {"enabled": "false"}])
+def test_a_policy_takes_no_other_words_for_its_answers(changed: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(changed))} must be .*, got "):
+        PermissionPolicy(**changed)
+
+
+def test_lists_of_rules_are_as_good_as_tuples_and_cannot_be_changed_afterwards() -> None:
+    rules: Any = ["read(.env)"]
+    policy = PermissionPolicy(deny=rules)
+    rules.clear()
+    assert policy == PermissionPolicy(deny=("read(.env)",))
+    assert hash(policy) == hash(PermissionPolicy(deny=("read(.env)",)))
+    assert decide(policy, "read", file_path=".env") == "deny"
+
+
+@pytest.mark.parametrize(
+    ("policy", "readable"),
+    [
+        (PermissionPolicy(), ["a", ".env", "src/a"]),
+        (PermissionPolicy(deny=("read(.env)",)), ["a", "src/a"]),
+        (PermissionPolicy(deny=("read(.env)",), enabled=False), ["a", ".env", "src/a"]),
+        (PermissionPolicy(deny=("write(.env)", "search(grep x)")), ["a", ".env", "src/a"]),
+        (PermissionPolicy(deny=("*",)), []),
+        (PermissionPolicy(ask=("read(src/**)",)), ["a", ".env"]),
+        (PermissionPolicy(ask=("read",), allow=("read(a)",)), ["a"]),
+        (PermissionPolicy(allow=("search", "read(src/**)"), default_decision="deny"), ["src/a"]),
+        (PermissionPolicy(deny=("read(a)",), default_decision="allow"), [".env", "src/a"]),
+    ],
+)
+def test_a_file_may_be_shown_where_a_read_of_it_passes_without_a_question(
+    policy: PermissionPolicy, readable: list[str]
+) -> None:
+    paths = ["a", ".env", "src/a"]
+    assert [path for path in paths if may_read(policy, path)] == readable
+    assert [path for path in paths if decide(policy, "read", file_path=path) == "allow"] == readable
+
+
+@pytest.mark.parametrize(
+    ("rule", "warning"),
+    [
+        ("reed(.env)", "permission rule 'reed(.env)' names no tool; did you mean 'read'?"),
+        ("grpe", "permission rule 'grpe' names no tool; did you mean 'grep'?"),
+        ("nosuchtool", "permission rule 'nosuchtool' names no tool; known: bash, glob, grep, read, search"),
+        ("Read(.env)", None),
+        ("glob(**)", None),
+        ("re?d", None),
+        ("web*", None),
+        ("mcp__pen", None),
+    ],
+)
+def test_a_rule_that_names_no_tool_is_told_with_the_nearest_name(rule: str, warning: str | None) -> None:
+    for field in ("allow", "deny", "ask"):
+        policy = PermissionPolicy(**{field: ("bash(rm:*)", rule)})  # type: ignore[arg-type]
+        assert unknown_rules(policy, ["read", "search", "bash"]) == ([warning] if warning else [])
 
 
 def names(policy: PermissionPolicy) -> list[str]:

@@ -196,6 +196,57 @@ def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -
     assert asyncio.run(run()) == "through the proxy"
 
 
+def unanswered(monkeypatch: pytest.MonkeyPatch, proxy: str, *, scheme: str = "http") -> ProviderError:
+    async def run() -> None:
+        transport = HttpTransport()
+        try:
+            await OpenAIClient(transport, provider(f"{scheme}://model.invalid/v1"), None, "m").generate(asking())
+        finally:
+            await transport.close()
+
+    monkeypatch.setenv(f"{scheme}_proxy", proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(ProviderError) as caught:
+        asyncio.run(run())
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "proxy", ["garbage", "http://[bad", "socks5://host:1", "http://me:pw@....", "http://me:pw@host:99999"]
+)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_cannot_be_one_is_named_by_its_variable(
+    proxy: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = unanswered(monkeypatch, proxy, scheme=scheme)
+    assert str(error).startswith(f"LLM error: {scheme}_proxy of the environment ")
+    assert str(error).endswith("; name a proxy such as http://proxy:3128, or none")
+    assert (error.kind, error.retryable, "pw" in str(error)) == ("connection", False, False)
+
+
+@pytest.mark.parametrize("proxy", ["http://me:pw@no.proxy.invalid:3128", "http://127.0.0.1:9"])
+def test_a_proxy_that_cannot_be_reached_is_named_by_its_variable(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = unanswered(monkeypatch, proxy)
+    assert f" at the proxy {proxy.split('/')[-1].split('@')[-1]} that http_proxy names)" in str(error)
+    assert "pw" not in str(error)
+
+
+def test_a_server_that_is_no_proxy_is_named_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        transport = HttpTransport()
+        async with ChatServer() as server:
+            monkeypatch.setenv("https_proxy", server.origin)
+            monkeypatch.delenv("no_proxy", raising=False)
+            try:
+                await OpenAIClient(transport, provider("https://model.invalid/v1"), None, "m").generate(asking())
+            finally:
+                await transport.close()
+
+    with pytest.raises(ProviderError, match=r"\(the proxy that https_proxy names answered 40\d\)") as caught:
+        asyncio.run(run())
+    assert not caught.value.retryable
+
+
 def test_hosts_excepted_from_the_proxy_are_asked_directly(monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(client: ModelClient, server: ChatServer) -> str:
         return (await client.generate(asking())).text

@@ -288,6 +288,21 @@ def test_the_model_may_have_its_own_address_and_key() -> None:
             r"built-in: base_url of provider 'acme' is no http\(s\) URL: 'host:80/v1'",
         ),
         ({"base_url": "http://me:pw@host/v1"}, "contains credentials; move them to api_key or headers"),
+        ({"base_url": "http://[::1"}, r"is no http\(s\) URL"),
+        ({"base_url": "http://h:99999"}, "has a port that is not between 1 and 65535: 'http://h:99999'"),
+        ({"base_url": "http://h:0"}, "has a port"),
+        ({"base_url": "http://h:http"}, "has a port"),
+        ({"base_url": "http://...."}, "has a host name that cannot exist: 'http://....'"),
+        ({"base_url": f"http://{'a' * 64}.example"}, "has a host name"),
+        ({"base_url": f"http://{'ü' * 64}.example"}, "has a host name"),
+        ({"base_url": "http://<host>"}, "has a host name"),
+        ({"base_url": "http://a%20b"}, "has a host name"),
+        ({"base_url": "http://h ost/v1"}, "contains a space, a line end or a control character: 'http://h ost/v1'"),
+        ({"base_url": "http://h/v1\r\nX: y"}, r"contains a space, .* character: 'http://h/v1\\r\\nX: y'$"),
+        (
+            {"api_key": Secret("sk-one\nsk-two", "env ACME_KEY")},
+            r"the key of provider 'acme' \(env ACME_KEY\) contains",
+        ),
         (
             {"api_key": Secret("", "env ACME_KEY")},
             "no key for provider 'acme': env ACME_KEY is not set or empty",
@@ -298,6 +313,30 @@ def test_the_model_may_have_its_own_address_and_key() -> None:
 def test_settings_that_cannot_work_are_refused_at_once(wire: Wire, settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         wire(HttpTransport(), provider(**{"base_url": "http://host", **settings}), None, "m")
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    ["http://me:pw@h:99999", "http://me:pw@[h", "http://me:pw@h ost", "http://h ost?key=pw", "ftp://me:pw@h"],
+)
+def test_a_refused_base_url_does_not_show_its_password(base_url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        OPENAI(HttpTransport(), provider(base_url), None, "m")
+    assert "pw" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        "http://my_service:8000/v1",
+        "https://[::1]:80",
+        "http://[fe80::1%eth0]",
+        "http://bücher.example.",
+        "HTTP://10.0.0.1:",
+    ],
+)
+def test_base_urls_of_all_usual_forms_are_taken(base_url: str) -> None:
+    OPENAI(HttpTransport(), provider(base_url), None, "m")
 
 
 def test_the_messages_wire_refuses_a_mode_that_it_does_not_have() -> None:

@@ -1,12 +1,14 @@
 """Laws of the small parts: event streams cut anywhere, ids of tool calls."""
 
 import re
+import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.providers.sse import SseReader
 from fanfold.kernel.call_ids import unique_ids
+from fanfold.providers.sse import LONGEST_LINE_BYTES, LineTooLong, SseReader
 
 data = st.binary(max_size=12).map(lambda raw: raw.replace(b"\n", b"").replace(b"\r", b""))
 
@@ -31,6 +33,21 @@ def test_half_a_line_at_the_end_is_dropped_and_whole_lines_count() -> None:
     reader = SseReader()
     assert list(reader.feed(b"data: whole\ndata: ha")) == []
     assert list(reader.end()) == [b"whole"]
+
+
+def test_the_cost_of_a_line_does_not_grow_with_its_pieces() -> None:
+    reader, started = SseReader(), time.process_time()
+    for _ in range(500_000):
+        list(reader.feed(b"x"))
+    assert time.process_time() - started < 5  # about 0.3 s; half a minute if each piece copied the line
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_line_is_refused_only_beyond_the_limit(end: bytes) -> None:
+    longest = b"data: ".ljust(LONGEST_LINE_BYTES, b"x")
+    assert list(SseReader().feed(longest + b"\n\n")) == [longest[6:]]
+    with pytest.raises(LineTooLong):
+        list(SseReader().feed(longest + b"x" + end))
 
 
 ids = st.one_of(st.sampled_from(["", "a", "a-2", "call-1", "call-0", "x" * 64, "x" * 65]), st.text(max_size=70))

@@ -37,14 +37,16 @@ def raising(error: BaseException) -> Any:
     return work
 
 
-WRONG_OUTPUTS = [
+NONE: Any = None
+BYTES: Any = b"x"
+WRONG_OUTPUTS: list[Any] = [
     None,
     "text",
     5,
-    ToolOutput(output=None),
-    ToolOutput(output=b"x"),
-    ToolOutput(output="x", exit_code="0"),
-]  # type: ignore[arg-type]
+    ToolOutput(output=NONE),
+    ToolOutput(output=BYTES),
+    ToolOutput(output="x", exit_code=BYTES),
+]
 
 
 class GivingTool(RecordingTool):
@@ -82,7 +84,7 @@ def test_whatever_a_tool_raises_is_its_result(tmp_path: Path, error: BaseExcepti
 
 @pytest.mark.parametrize(
     "reply",
-    [None, "text", ModelReply(text=None), ModelReply(text=b"x"), ModelReply(calls="x"), ModelReply(usage=5)],  # type: ignore[arg-type]
+    [None, "text", ModelReply(text=NONE), ModelReply(text=BYTES), ModelReply(calls=BYTES), ModelReply(usage=BYTES)],
     ids=range(6),
 )
 def test_a_reply_that_is_none_is_a_provider_error_in_a_log_that_can_be_resumed(tmp_path: Path, reply: Any) -> None:

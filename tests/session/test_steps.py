@@ -336,3 +336,22 @@ def test_closing_a_session_stops_its_steps(tmp_path: Path) -> None:
                 await session.parallel_async([step("c")])
 
     asyncio.run(main())
+
+
+def test_what_read_may_not_show_search_leaves_out(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("PASSWORD=hunter2\n")
+    (tmp_path / "a.txt").write_text("PASSWORD is elsewhere\n")
+    model = ScriptedModel([calls(("search", {"mode": "grep", "query": "PASSWORD"})), "done"])
+    policy = PermissionPolicy(deny=("read(.env)",))
+    run_steps(tmp_path, model, step("a", agent="explore"), permission_policy=policy)
+    answer = model.requests[1].transcript.message
+    assert isinstance(answer, ToolMessage)
+    assert "elsewhere" in answer.output
+    assert "hunter2" not in answer.output
+
+
+def test_a_rule_that_names_no_tool_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run_steps(tmp_path, ScriptedModel(echo), step("a"), permission_policy=PermissionPolicy(deny=("reed(.env)",)))
+    [record] = caplog.records
+    assert "reed" in record.getMessage()
+    assert "read" in record.getMessage()

@@ -4,13 +4,15 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fanfold.contracts.messages import Usage
 from fanfold.contracts.steps import StepOutcome
-from fanfold.errors import CorruptLogError, LifecycleError, SessionBusyError
+from fanfold.errors import CorruptLogError, LifecycleError, LogWriteError, SessionBusyError, UsageError
 from fanfold.stores.item_journal import JsonlItemJournal
 
 from .logs import run, run_child, start_child
@@ -122,6 +124,75 @@ def test_a_bad_line_before_the_end_is_refused_and_left_alone(tmp_path: Path, bad
     with pytest.raises(CorruptLogError, match="line 1"):
         run(_finished(path))
     assert path.read_bytes() == content
+
+
+def test_an_outcome_that_could_not_be_read_back_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        journal = await JsonlItemJournal.open(tmp_path / "map.jsonl")
+        good = _outcome("a")
+        await journal.record("a", good)
+        for odd in (
+            msgspec.structs.replace(good, output=None),
+            msgspec.structs.replace(good, output=b"bytes"),
+            msgspec.structs.replace(good, output="\ud800"),
+            msgspec.structs.replace(good, structured={"a": float("nan")}),
+            msgspec.structs.replace(good, structured={1: 2}),
+        ):
+            with pytest.raises(UsageError, match="the outcome of item 'b' was not written"):
+                await journal.record("b", odd)
+        await journal.close()
+
+    run(scenario())
+    assert run(_finished(tmp_path / "map.jsonl")) == {"a": _outcome("a")}
+
+
+def _cut_to_nothing(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, _cut_to_nothing])
+def test_a_record_in_a_journal_that_was_removed_or_cut_is_not_reported_as_done(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "map.jsonl"
+
+    async def scenario() -> None:
+        journal = await JsonlItemJournal.open(path)
+        await journal.record("a", _outcome("a"))
+        harm(path)
+        for name in "bc":
+            with pytest.raises(LogWriteError, match="while it was in use"):
+                await journal.record(name, _outcome(name))
+        assert set(journal.finished) == {"a"}
+        await journal.close()
+
+    run(scenario())
+
+
+def test_closing_a_journal_leaves_the_one_that_took_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "map.jsonl"
+
+    async def scenario() -> None:
+        first = await JsonlItemJournal.open(path)
+        path.unlink()
+        second = await JsonlItemJournal.open(path)
+        await second.record("a", _outcome("a"))
+        await first.close()
+        await second.close()
+
+    run(scenario())
+    assert set(run(_finished(path))) == {"a"}
+
+
+@pytest.mark.parametrize("link", [".a3s", ".a3s/maps"])
+def test_no_directory_of_a_journal_may_lead_out_of_the_workspace(tmp_path: Path, link: str) -> None:
+    outside, path = tmp_path / "outside", tmp_path / "workspace" / link
+    (outside / "maps").mkdir(parents=True)
+    path.parent.mkdir(parents=True)
+    path.symlink_to(outside, target_is_directory=True)
+    with pytest.raises(UsageError, match=f"{link} is a symbolic link"):
+        run(_finished(tmp_path / "workspace" / ".a3s" / "maps" / "map.jsonl"))
+    assert [each.name for each in outside.rglob("*")] == ["maps"]
 
 
 _PREAMBLE = """

@@ -1,16 +1,19 @@
 """The log on disk: what it reads, what it repairs, what it refuses, what it leaves alone."""
 
 import asyncio
-import json
 import os
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from fanfold.contracts.codec import encode_fact
 from fanfold.contracts.facts import NewFact, Note, RecordedCall, ToolTurn
 from fanfold.errors import CorruptLogError, LogWriteError, UsageError
+from fanfold.protocols import HeldThread
 from fanfold.stores.jsonl import JsonlFactLog
-from fanfold.testing.conformance import append_to, read_all, said
+from fanfold.testing.conformance import append_to, lineage_of, read_all, said
 
 from .logs import facts_in, lines_of, run, write_log
 
@@ -107,20 +110,185 @@ def test_a_replayed_append_leaves_the_bytes_alone_even_if_they_were_written_by_h
     assert path.read_bytes() == line
 
 
-def test_a_fact_that_could_not_be_read_back_is_refused_before_it_is_written(tmp_path: Path) -> None:
+def test_what_is_refused_leaves_no_byte_in_the_file(tmp_path: Path) -> None:
     async def scenario() -> None:
         log = JsonlFactLog(tmp_path)
         await append_to(log, "t", [said("key-1")])
-        for payload in (
-            Note("no.note", {}),
-            ToolTurn(call=RecordedCall(id="c", name="f", args=json.loads("[1]"))),
-        ):
-            with pytest.raises(UsageError, match="fact 'odd'"):
-                await append_to(log, "t", [NewFact("odd", None, payload)])
+        with pytest.raises(UsageError, match="fact 'odd'"):
+            await append_to(log, "t", [said("good"), NewFact("odd", None, Note("no.note", {}))])
         await log.close()
 
     run(scenario())
     assert (tmp_path / "t.jsonl").read_bytes() == lines_of(1)[0]
+
+
+def test_a_tuple_is_written_as_the_list_that_it_is_read_as(tmp_path: Path) -> None:
+    args = {"a": (1, [2, (3,)]), "b": {"c": ()}}
+
+    async def scenario() -> None:
+        log = JsonlFactLog(tmp_path)
+        fact = NewFact("k", None, ToolTurn(call=RecordedCall(id="c", name="f", args=args)))
+        stored = await append_to(log, "t", [fact])
+        assert [each.seq for each in await append_to(log, "t", [fact])] == [stored[0].seq]
+        await log.close()
+
+    run(scenario())
+    payload = run(facts_in(tmp_path))[0].payload
+    assert isinstance(payload, ToolTurn)
+    assert payload.call.args == {"a": [1, [2, [3]]], "b": {"c": []}}
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+
+
+def _remove_directory(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+def _move_away(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+
+
+def _put_another_there(path: Path) -> None:
+    _replace(path, path.read_bytes().splitlines(keepends=True))
+
+
+@pytest.mark.parametrize("harm", [_remove, _remove_directory, _move_away, _put_another_there])
+@pytest.mark.parametrize("is_old", [False, True], ids=["new directory", "old directory"])
+def test_an_append_to_a_file_that_nobody_will_find_is_not_reported_as_done(
+    tmp_path: Path, harm: Callable[[Path], None], is_old: bool
+) -> None:
+    directory = tmp_path / "log"
+
+    async def scenario() -> None:
+        log = JsonlFactLog(directory)
+        harmed, other = [await log.hold(name) for name in ("t", "u")]
+        for key in "abc":
+            if is_old:  # then the files of the log are not looked at one by one
+                os.utime(directory, (1, 1))
+            await _append_to_all([harmed, other], key)
+        harm(directory / "t.jsonl")
+        results = await _append_to_all([harmed, other], "d")
+        assert isinstance(results[0], LogWriteError)
+        assert isinstance(results[1], LogWriteError) == (harm is _remove_directory)
+        for key in "ad":
+            with pytest.raises(LogWriteError, match="while it was in use"):
+                await harmed.append([said(key)])
+        assert harmed.last_seq == 3
+        for thread in (harmed, other):
+            await thread.release()
+        again = await log.hold("t")
+        assert [fact.seq for fact in await again.append([said("d")])] == [4 if harm is _put_another_there else 1]
+        await again.release()
+        await log.close()
+
+    run(scenario())
+
+
+def test_a_cancelled_append_to_a_removed_file_is_still_a_cancelled_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = JsonlFactLog(tmp_path)
+        thread = await log.hold("t")
+        await thread.append([said("a")])
+        _remove(tmp_path / "t.jsonl")
+        append = asyncio.create_task(_append(thread, "b"))
+        await asyncio.sleep(0)
+        append.cancel()
+        await asyncio.wait([append])
+        assert append.cancelled()
+        assert thread.last_seq == 1
+        await thread.release()
+        await log.close()
+
+    run(scenario())
+
+
+async def _append(thread: HeldThread, key: str) -> None:
+    await thread.append([said(key)])
+
+
+def test_commits_go_on_after_their_journal_was_removed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = JsonlFactLog(tmp_path)
+        held = [await log.hold(name) for name in ("t", "u")]
+        for key in "abc":
+            await _append_to_all(held, key)
+            shutil.rmtree(tmp_path / "commits")
+        for thread in held:
+            await thread.release()
+        await log.close()
+        for name in ("t", "u"):
+            assert [fact.key for fact in await facts_in(tmp_path, name)] == ["a", "b", "c"]
+
+    run(scenario())
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="needs symbolic links")
+@pytest.mark.parametrize("link", [".a3s", ".a3s/effect-log", ".a3s/effect-log/commits"])
+def test_no_directory_of_a_log_may_lead_out_of_the_workspace(tmp_path: Path, link: str) -> None:
+    outside, path = tmp_path / "outside", tmp_path / "workspace" / link
+    outside.mkdir()
+    path.parent.mkdir(parents=True)
+    path.symlink_to(outside, target_is_directory=True)
+
+    async def scenario() -> None:
+        log = JsonlFactLog(tmp_path / "workspace" / ".a3s" / "effect-log")
+        with pytest.raises(UsageError, match=f"{link} is a symbolic link"):
+            await log.hold("t")
+        await log.close()
+
+    run(scenario())
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("link", [".a3s", ".a3s/effect-log"])
+def test_a_directory_that_becomes_a_link_between_two_operations_is_refused(tmp_path: Path, link: str) -> None:
+    async def scenario() -> None:
+        log = JsonlFactLog(tmp_path / ".a3s" / "effect-log")
+        await append_to(log, "t", [said("a")])
+        (tmp_path / link).rename(tmp_path / "outside")
+        (tmp_path / link).symlink_to(tmp_path / "outside", target_is_directory=True)
+        with pytest.raises(UsageError, match="is a symbolic link"):
+            await log.hold("t")
+        await log.close()
+
+    run(scenario())
+
+
+def test_commits_do_not_follow_a_link_that_came_after_the_recovery(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+
+    async def scenario() -> None:
+        log = JsonlFactLog(tmp_path / "log")
+        held = [await log.hold(name) for name in ("t", "u")]
+        (tmp_path / "log" / "commits").symlink_to(outside, target_is_directory=True)
+        for thread, result in zip(held, await _append_to_all(held, "a"), strict=True):
+            assert isinstance(result, UsageError)
+            assert thread.last_seq == 0
+            await thread.release()
+        await log.close()
+
+    run(scenario())
+    assert list(outside.iterdir()) == []
+
+
+async def _append_to_all(held: Sequence[HeldThread], key: str) -> Sequence[object]:
+    return await asyncio.gather(*[thread.append([said(key)]) for thread in held], return_exceptions=True)
+
+
+def test_a_workspace_that_is_itself_reached_through_a_link_is_as_good_as_any(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real", target_is_directory=True)
+
+    async def scenario() -> None:
+        log = JsonlFactLog(tmp_path / "link" / ".a3s" / "effect-log")
+        await append_to(log, "t", [said("a")])
+        await log.close()
+
+    run(scenario())
+    assert (tmp_path / "real" / ".a3s" / "effect-log" / "t.jsonl").exists()
 
 
 def test_holding_a_thread_without_appending_leaves_no_file(tmp_path: Path) -> None:
@@ -191,6 +359,103 @@ def test_a_file_that_was_cut_and_grew_beyond_its_old_size_is_read_anew(tmp_path:
         thread = await log.hold("t")
         assert [fact.seq for fact in await thread.read()] == [1, 2]
         await thread.release()
+        await log.close()
+
+    run(scenario())
+
+
+def _cut_short(path: Path) -> None:
+    os.truncate(path, len(lines_of(1)[0]))
+
+
+def _replace(path: Path, lines: list[bytes]) -> None:
+    other = path.with_name("other")
+    other.write_bytes(b"".join(lines))
+    other.replace(path)
+
+
+def _other_past(count: int) -> list[bytes]:
+    return [line.replace(b"hello", b"other") for line in lines_of(count)]
+
+
+_LONG = 12
+"""Facts that are more bytes than what is remembered of them."""
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        _cut_short,
+        lambda path: path.write_bytes(b"".join(_other_past(_LONG))),
+        lambda path: path.write_bytes(b"".join([*lines_of(6), *_other_past(7)[6:], *lines_of(_LONG - 7, first=8)])),
+        lambda path: path.write_bytes(b"".join(_other_past(20))),
+        lambda path: path.write_bytes(b"".join([_other_past(1)[0], *lines_of(19, first=2)])),
+        lambda path: path.write_bytes(b"".join([*lines_of(_LONG - 1), *_other_past(20)[_LONG - 1 :]])),
+        lambda path: _replace(path, _other_past(_LONG)),
+        lambda path: _replace(path, _other_past(20)),
+        lambda path: _replace(path, lines_of(_LONG)),
+        lambda path: shutil.rmtree(path.parent),
+    ],
+    ids=[
+        "cut",
+        "rewritten in place",
+        "another middle",
+        "longer and another past",
+        "longer and another beginning",
+        "longer and another end",
+        "replaced",
+        "replaced by a longer one",
+        "replaced by its copy",
+        "removed with its directory",
+    ],
+)
+def test_a_log_that_did_not_only_grow_has_another_lineage(tmp_path: Path, harm: Callable[[Path], object]) -> None:
+    path = tmp_path / "log" / "t.jsonl"
+
+    async def scenario() -> None:
+        log = JsonlFactLog(path.parent)
+        await append_to(log, "t", [said(f"key-{n}") for n in range(1, _LONG + 1)])
+        os.utime(path, (1, 1))  # or the harm may come in the same tick of the file system's clock
+        lineage = await lineage_of(log, "t")
+        harm(path)
+        found = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        thread = await log.hold("t")
+        assert thread.lineage is not lineage
+        assert [encode_fact(fact) for fact in await thread.read()] == found
+        assert [fact.seq for fact in await thread.append([said("new")])] == [len(found) + 1]
+        await thread.release()
+        await log.close()
+
+    run(scenario())
+
+
+def test_a_log_that_another_process_appended_to_keeps_its_lineage(tmp_path: Path) -> None:
+    path = write_log(tmp_path, lines_of(3))
+
+    async def scenario() -> None:
+        log = JsonlFactLog(tmp_path)
+        lineage = await lineage_of(log, "t")
+        with path.open("ab") as file:
+            file.write(b"".join(lines_of(2, first=4)))
+        thread = await log.hold("t")
+        assert thread.lineage is lineage
+        assert [fact.seq for fact in await thread.read(3)] == [4, 5]
+        await thread.release()
+        await log.close()
+
+    run(scenario())
+
+
+def test_a_log_that_was_cut_while_it_was_held_has_another_lineage(tmp_path: Path) -> None:
+    path = write_log(tmp_path, lines_of(3))
+
+    async def scenario() -> None:
+        log = JsonlFactLog(tmp_path)
+        thread = await log.hold("t")
+        _cut_short(path)
+        await thread.release()
+        assert await lineage_of(log, "t") is not thread.lineage
+        assert len(await read_all(log, "t")) == 1
         await log.close()
 
     run(scenario())

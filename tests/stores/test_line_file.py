@@ -1,10 +1,12 @@
 """One opener at a time, and always of the file that has the name."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fanfold.errors import LogWriteError
 from fanfold.stores.line_file import LineFile
 
 
@@ -32,6 +34,47 @@ def test_whoever_has_the_lock_has_the_file_of_that_name_even_while_others_remove
     assert not path.exists()
 
 
+def test_an_empty_file_leaves_the_one_that_took_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    file, other = LineFile.try_open(path), tmp_path / "other"
+    assert file is not None
+    other.write_bytes(b"somebody else's\n")
+    other.replace(path)
+    file.close()
+    assert path.read_bytes() == b"somebody else's\n"
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (lambda path: path.unlink(), "it was removed while it was in use"),
+        (lambda path: path.rename(path.with_name("moved")), "it was removed while it was in use"),
+        (lambda path: path.with_name("other").replace(path), "it was replaced by another file"),
+        (lambda path: path.write_bytes(b""), "somebody else changed it"),
+        (lambda path: path.write_bytes(b"one\ntwo\nthree\n"), "somebody else changed it"),
+    ],
+)
+def test_bytes_that_no_reader_would_find_are_not_kept(
+    tmp_path: Path, harm: Callable[[Path], object], reason: str
+) -> None:
+    path = tmp_path / "t"
+    path.with_name("other").write_bytes(b"one\ntwo\n")
+    file = LineFile.try_open(path)
+    assert file is not None
+    file.write(b"one\n")
+    file.keep(4)
+    file.write(b"two\n")
+    harm(path)
+    left = path.read_bytes() if path.exists() else None
+    with pytest.raises(LogWriteError, match=reason):
+        file.keep(4)
+    with pytest.raises(LogWriteError, match=reason):
+        file.write(b"more\n")
+    assert file.size == 4
+    file.close()
+    assert (path.read_bytes() if path.exists() else None) == (left or None)
+
+
 def test_what_is_not_kept_can_be_taken_back(tmp_path: Path) -> None:
     file = LineFile.try_open(tmp_path / "t")
     assert file is not None
@@ -42,6 +85,18 @@ def test_what_is_not_kept_can_be_taken_back(tmp_path: Path) -> None:
     file.write(b"three\n")
     file.keep(6)
     assert file.read(0, file.size) == b"one\nthree\n"
+    file.close()
+
+
+def test_taking_back_adds_nothing_to_a_file_that_somebody_cut(tmp_path: Path) -> None:
+    file = LineFile.try_open(tmp_path / "t")
+    assert file is not None
+    file.write(b"one\n")
+    file.keep(4)
+    (tmp_path / "t").write_bytes(b"")
+    file.write(b"2\n")
+    file.take_back()
+    assert (tmp_path / "t").read_bytes() == b"2\n"
     file.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 from fanfold.errors import SessionBusyError
 from fanfold.stores.jsonl import JsonlFactLog
 
-from .logs import facts_in, run, run_child, start_child
+from .logs import facts_in, lines_of, run, run_child, start_child, write_log
 
 _PREAMBLE = """
 import asyncio, os, sys
@@ -181,6 +181,42 @@ async def main():
 asyncio.run(main())
 """
 )
+
+
+_TORN_ON_A_FULL_DISK = (
+    _PREAMBLE
+    + """
+import resource
+
+async def main():
+    with (directory / "t.jsonl").open("ab") as file:
+        file.write(b"{" * 9000)
+    before = (directory / "t.jsonl").read_bytes()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
+    log = JsonlFactLog(directory)
+    for _ in range(3):
+        try:
+            await log.hold("t")
+        except LogWriteError:
+            continue
+        raise AssertionError("the torn tail was set aside")
+    assert [path.name for path in directory.iterdir() if path.is_file()] == ["t.jsonl"]
+    assert (directory / "t.jsonl").read_bytes() == before
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    await append_to(log, "t", [said("b")])
+    await log.close()
+
+asyncio.run(main())
+"""
+)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs resource limits")
+def test_a_torn_tail_that_a_full_disk_does_not_take_stays_where_it_is_and_leaves_no_files(tmp_path: Path) -> None:
+    path = write_log(tmp_path, lines_of(1))
+    run_child(_TORN_ON_A_FULL_DISK, tmp_path)
+    assert path.read_bytes().count(b"\n") == 2
+    assert (tmp_path / "t.jsonl.torn-1").read_bytes() == b"{" * 9000
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs resource limits")

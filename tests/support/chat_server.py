@@ -49,13 +49,15 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """Exactly these bytes. `pieces` are written one by one; then the answer ends properly, or is left without
-    an end (`then="hang"`), or its connection is broken off (`"break"`)."""
+    """Exactly these bytes. `pieces` are written one by one; then the answer ends properly, is left without an end
+    (`then="hang"`), goes on with its last piece for ever (`"repeat"`), or its connection is broken off (`"break"`)."""
 
     pieces: tuple[bytes, ...] = ()
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict[str, str])
     then: str = "end"
+    pause_seconds: float = 0.0
+    """After each piece."""
 
 
 def events(*items: object, done: bool = False) -> Http:
@@ -158,7 +160,10 @@ async def _write(answer: Http, http: web.Request) -> web.StreamResponse:
     await response.prepare(http)
     for piece in answer.pieces:
         await response.write(piece)
-        await asyncio.sleep(0)
+        await asyncio.sleep(answer.pause_seconds)
+    while answer.then == "repeat":
+        await response.write(answer.pieces[-1])
+        await asyncio.sleep(answer.pause_seconds)
     if answer.then == "hang":
         await asyncio.Event().wait()
     if answer.then == "break" and http.transport is not None:

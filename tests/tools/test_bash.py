@@ -15,7 +15,7 @@ import pytest
 from fanfold.contracts.messages import ToolOutput
 from fanfold.protocols import ToolScope
 from fanfold.tools.artifacts import MAX_OUTPUT_BYTES, artifact_path
-from fanfold.tools.sandbox import sandbox_fault, sandboxed, scrubbed
+from fanfold.tools.sandbox import plain_environment, sandbox_fault, sandboxed
 from fanfold.tools.shell import BashTool
 from fanfold.tools.workspace import Workspace
 
@@ -190,15 +190,6 @@ def test_only_the_unprotected_workspace_can_be_written(sandbox: BashTool, call: 
 
 
 @needs_bwrap
-def test_configuration_made_by_a_command_is_set_aside(sandbox: BashTool, call: Call) -> None:
-    answer = call(sandbox, command="echo evil > agent.acl; sleep 300", timeout=1_500)
-    root = sandbox.workspace.root
-    assert not (root / "agent.acl").exists()
-    assert (root / "agent.acl.unapproved").read_text() == "evil\n"
-    assert "agent.acl is protected" in answer.output
-
-
-@needs_bwrap
 def test_there_is_no_network(sandbox: BashTool, call: Call) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         command = f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]}"
@@ -215,25 +206,13 @@ def test_tmp_is_private_and_other_processes_are_not_seen(sandbox: BashTool, call
 
 
 @needs_bwrap
-@pytest.mark.parametrize("name", ["agent.acl", ".git"])
-def test_a_protected_name_that_is_a_link_is_not_risked(sandbox: BashTool, call: Call, name: str) -> None:
-    root = sandbox.workspace.root
-    (root / "target").mkdir()
-    (root / name).symlink_to("target")
-    answer = call(sandbox, command=f"rm {name}; mkdir {name}")
-    assert answer.exit_code == 1
-    assert f"{name} is a link" in answer.output
-    assert (root / name).is_symlink()
-
-
-@needs_bwrap
 def test_secrets_of_the_environment_do_not_reach_the_command(
     sandbox: BashTool, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "hunter2")
-    monkeypatch.setenv("HARMLESS", "seen")
+    monkeypatch.setenv("LC_TIME", "seen")
     for tool in (sandbox, BashTool(sandbox.workspace, True, NO_BWRAP)):
-        assert call(tool, command='echo "$SOME_API_KEY,$HARMLESS"').output == ",seen\n"
+        assert call(tool, command='echo "$SOME_API_KEY,$LC_TIME"').output == ",seen\n"
 
 
 @needs_bwrap
@@ -244,7 +223,7 @@ def test_credentials_in_the_home_folder_are_hidden(tmp_path: Path) -> None:
         path.write_text("secret")
     # The home folder is the workspace: otherwise the private /tmp would hide it all.
     command = "cat .ssh/id .aws/credentials .netrc notes.txt 2>/dev/null; ls .ssh .aws"
-    line = sandboxed(Workspace(tmp_path), ["bash", "-c", command], home=tmp_path)
+    line = sandboxed(tmp_path, ["bash", "-c", command], home=tmp_path, guarded=[tmp_path / ".ssh" / "id"])
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     assert done.stdout == "secret.aws:\n\n.ssh:\n"
 
@@ -252,22 +231,27 @@ def test_credentials_in_the_home_folder_are_hidden(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "kept"),
     [
-        ("PATH", "/bin", True),
+        ("PATH", "/bin:/opt/python@3/bin", True),
         ("LC_ALL", "C.UTF-8", True),
-        ("GIT_AUTHOR_NAME", "me", True),
         ("VIRTUAL_ENV", "/v", True),
-        ("PROXY", "http://proxy:3128/a@b", True),
+        ("HTTPS_PROXY", "http://proxy:3128/a@b", True),
+        ("HTTPS_PROXY", "http://me:pw@proxy:3128", False),
+        ("HTTPS_PROXY", "http://token@proxy:3128", False),
         ("OPENAI_API_KEY", "x", False),
-        ("github_token", "x", False),
-        ("PGPASSWORD", "x", False),
-        ("CLIENT_SECRET", "x", False),
+        ("GH_PAT", "x", False),
+        ("DB_PWD", "x", False),
+        ("SENTRY_DSN", "x", False),
+        ("SLACK_WEBHOOK", "x", False),
+        ("JWT", "x", False),
+        ("PYTHONANYWHERE_API_TOKEN", "x", False),
         ("SSH_AUTH_SOCK", "x", False),
         ("BASH_ENV", "x", False),
-        ("DATABASE_URL", "postgres://me:pw@db/x", False),
+        ("LD_PRELOAD", "x", False),
+        ("ANYTHING_ELSE", "x", False),
     ],
 )
-def test_the_environment_is_scrubbed_by_name_and_value(name: str, value: str, kept: bool) -> None:
-    assert scrubbed({name: value}) == ({name: value} if kept else {})
+def test_only_known_plain_variables_reach_a_command(name: str, value: str, kept: bool) -> None:
+    assert plain_environment({name: value}) == ({name: value} if kept else {})
 
 
 def gone(processes_with: Processes, token: str) -> bool:

@@ -1,5 +1,7 @@
 """read, write, edit and ls: what a model gets back, and what is on disk afterwards."""
 
+import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from fanfold.contracts.messages import ToolOutput
 from fanfold.protocols import Tool
 from fanfold.tools.toolset import builtin_tools
-from fanfold.tools.workspace import Workspace
+from fanfold.tools.workspace import MAX_FILE_BYTES, Workspace
 
 Call = Callable[..., ToolOutput]
 
@@ -150,7 +152,9 @@ def test_write_through_a_link_inside_changes_its_target(tools: dict[str, Tool], 
     assert (root / "real").read_text() == "new"
 
 
-@pytest.mark.parametrize("path", ["way_out/secret.txt", "way_out/new.txt", ".git/config", "folder", "file/child"])
+@pytest.mark.parametrize(
+    "path", ["way_out/secret.txt", "way_out/new.txt", ".git/config", "sub/agent.acl", "folder", "file/child"]
+)
 def test_write_refuses_and_changes_nothing(
     tools: dict[str, Tool], root: Path, call: Call, link_out: Path, path: str
 ) -> None:
@@ -161,6 +165,34 @@ def test_write_refuses_and_changes_nothing(
     assert [p.name for p in link_out.iterdir()] == ["secret.txt"]
     assert (link_out / "secret.txt").read_text() == "secret\n"
     assert sorted(p.name for p in root.iterdir()) == ["file", "folder", "way_out"]
+
+
+def test_write_takes_files_up_to_its_limit(tools: dict[str, Tool], root: Path, call: Call) -> None:
+    assert call(tools["write"], file_path="a", content="x" * MAX_FILE_BYTES).exit_code == 0
+    answer = call(tools["write"], file_path="new/b", content="é" * (MAX_FILE_BYTES // 2) + "x")
+    assert (answer.exit_code, answer.output) == (1, "new/b would have 16777217 bytes; the limit is 16777216")
+    assert [p.name for p in root.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "args"),
+    [
+        ("read", {"file_path": "pipe"}),
+        ("read", {"files": [{"path": "pipe"}]}),
+        ("write", {"file_path": "pipe", "content": "x"}),
+        ("edit", {"file_path": "pipe", "old_string": "x", "new_string": "y"}),
+        ("search", {"mode": "grep", "query": "x", "path": "pipe"}),
+        ("search", {"mode": "glob", "query": "*", "path": "pipe"}),
+        ("ls", {"path": "pipe"}),
+    ],
+)
+def test_a_pipe_is_refused_at_once_and_left_alone(
+    tools: dict[str, Tool], root: Path, call: Call, tool: str, args: dict[str, object]
+) -> None:
+    os.mkfifo(root / "pipe")
+    assert call(tools[tool], **args).exit_code == 1
+    assert [p.name for p in root.iterdir()] == ["pipe"]
+    assert (root / "pipe").is_fifo()
 
 
 # ---- edit --------------------------------------------------------------------------------------------------
@@ -220,6 +252,38 @@ def test_edit_dry_run_names_lines_and_changes_nothing(tools: dict[str, Tool], ro
     answer = edit(call, tools, "x", "y", replace_all=True, dry_run=True)
     assert answer.output == "Would replace 3 occurrence(s) in a (line 1, 3, 3)"
     assert (root / "a").read_text() == "x\n\nx x\n"
+
+
+def test_edit_dry_run_names_the_first_lines_of_very_many(tools: dict[str, Tool], root: Path, call: Call) -> None:
+    (root / "a").write_bytes(b"\n" * MAX_FILE_BYTES)
+    tracemalloc.start()
+    answer = edit(call, tools, "\n", "x", replace_all=True, dry_run=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    first = ", ".join(map(str, range(1, 21)))
+    assert answer.output == f"Would replace {MAX_FILE_BYTES} occurrence(s) in a (line {first}, ...)"
+    assert peak < 5 * MAX_FILE_BYTES
+
+
+def test_edit_refuses_a_result_that_is_too_large_before_it_makes_it(
+    tools: dict[str, Tool], root: Path, call: Call
+) -> None:
+    content = b"a" * (MAX_FILE_BYTES - 1)
+    (root / "a").write_bytes(content)
+    tracemalloc.start()
+    answer = edit(call, tools, "a", "b" * 400, replace_all=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (answer.exit_code, answer.output) == (1, "a would have 6710886000 bytes; the limit is 16777216")
+    assert peak < 5 * MAX_FILE_BYTES
+    assert (root / "a").read_bytes() == content
+
+
+def test_edit_takes_no_file_above_the_limit(tools: dict[str, Tool], root: Path, call: Call) -> None:
+    with (root / "a").open("wb") as file:
+        file.write(b"text\n" * 2_000)
+        file.truncate(10 * 2**30)  # sparse: reading it all would take 10 GiB of memory
+    assert "larger than 16777216 bytes" in edit(call, tools, "text", "x").output
 
 
 def test_edit_keeps_the_line_ends_of_a_crlf_file(tools: dict[str, Tool], root: Path, call: Call) -> None:

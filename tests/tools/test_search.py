@@ -10,6 +10,7 @@ import pytest
 
 from fanfold.contracts.messages import ToolOutput
 from fanfold.protocols import ToolScope
+from fanfold.tools.grep import GrepJob, grep
 from fanfold.tools.search import SearchTool
 from fanfold.tools.walk import walk
 from fanfold.tools.workspace import Workspace
@@ -130,6 +131,43 @@ def test_grep_counts_and_lists_files(tree: Workspace, call: Call, rg: str) -> No
 
 
 @engines
+@pytest.mark.parametrize("output_mode", ["content", "files_with_matches", "count"])
+@pytest.mark.parametrize(
+    ("path", "found", "left_out"), [(".", ["a", "sub/a"], 2), ("sub", ["sub/a"], 1), (".env", [], 1), ("a", ["a"], 0)]
+)
+def test_grep_shows_nothing_of_files_that_must_not_be_read(
+    workspace: Workspace, rg: str, output_mode: str, path: str, found: list[str], left_out: int
+) -> None:
+    (workspace.root / "sub").mkdir()
+    for name in ("a", ".env", "sub/a", "sub/.env"):
+        (workspace.root / name).write_text("hunter2\n")
+    scope = ToolScope(
+        session_id="s",
+        call_id="c",
+        idempotency_key="k",
+        emit=lambda _: None,
+        may_read=lambda place: place not in (".env", "sub/.env"),
+    )
+    args = {"mode": "grep", "query": "hunter", "path": path, "output_mode": output_mode}
+    answer = asyncio.run(SearchTool(workspace, rg).run(args, scope))
+    assert answer.source_anchors == tuple(found)
+    assert answer.output.count("env") == 0
+    assert (f"[{left_out} file(s) left out" in answer.output) == (left_out > 0)
+    names = asyncio.run(SearchTool(workspace).run({"mode": "glob", "query": "*"}, scope))
+    assert names.output == ".env\na\nsub/.env\nsub/a"
+
+
+@needs_rg
+def test_a_file_that_turns_into_a_pipe_stops_no_search(workspace: Workspace) -> None:
+    job = GrepJob(base=workspace.root, files=["a"], query="x", case_sensitive=True, counts=False, per_file=1, enough=1)
+    (workspace.root / "a").write_text("x\n")
+    swapping = workspace.root.parent / "rg"  # finds, and then the file is no longer one
+    swapping.write_text('#!/bin/sh\nprintf "./a\\0001:x\\n"; rm a; mkfifo a\n')
+    swapping.chmod(0o755)
+    assert asyncio.run(grep(job, seconds=5.0, rg=str(swapping))) == [(0, 1)]
+
+
+@engines
 def test_grep_pages_join_to_the_whole(tree: Workspace, call: Call, rg: str) -> None:
     for number in range(30):
         (tree.root / f"p{number:02}.log").write_text("hit\nmiss\nhit\nhit\n")
@@ -233,7 +271,7 @@ def test_a_glob_with_too_many_alternatives_is_refused(tree: Workspace, call: Cal
 def test_search_outside_or_nowhere_is_refused(tree: Workspace, call: Call, path: str) -> None:
     answer = call(SearchTool(tree), mode="grep", query="secret", path=path)
     assert answer.exit_code == 1
-    assert "escapes workspace" in answer.output or "does not exist" in answer.output
+    assert "escapes workspace" in answer.output or "is no file or folder" in answer.output
 
 
 def test_a_walk_is_sorted_and_skips_links_caches_and_control_folders(tree: Workspace) -> None:

@@ -132,6 +132,14 @@ def test_pipes_and_folders_are_no_files(workspace: Workspace) -> None:
         workspace.open_file(workspace.root)
 
 
+def test_a_pipe_is_not_replaced(workspace: Workspace) -> None:
+    os.mkfifo(workspace.root / "pipe")
+    with pytest.raises(ToolRefusal, match="not a regular file"):
+        workspace.replace(workspace.resolve("pipe"), b"x")
+    assert (workspace.root / "pipe").is_fifo()
+    assert len(list(workspace.root.iterdir())) == 1
+
+
 def test_replace_keeps_the_mode_and_leaves_nothing_else(workspace: Workspace) -> None:
     path = workspace.root / "run.sh"
     path.write_text("old")
@@ -159,7 +167,7 @@ def test_concurrent_swaps_lose_no_update(workspace: Workspace) -> None:
         done = 0
         while done < 10:
             try:
-                before = workspace.read_bytes(path)
+                before = path.read_bytes()
                 workspace.replace(path, str(int(before) + 1).encode(), expected=before)
                 done += 1
             except ToolRefusal:
@@ -182,6 +190,8 @@ def test_concurrent_swaps_lose_no_update(workspace: Workspace) -> None:
         ".a3s/effect-log/x",
         "agent.acl",
         "agent.toml",
+        "sub/agent.acl",
+        "deep/er/Agent.TOML",
         ".GIT/x",
     ],
 )
@@ -190,7 +200,9 @@ def test_what_steers_the_host_is_protected(workspace: Workspace, path: str) -> N
         workspace.refuse_protected(workspace.resolve(path))
 
 
-@pytest.mark.parametrize("path", ["src/agent.acl", ".github/workflows/ci.yml", ".gitignore", "git", "."])
+@pytest.mark.parametrize(
+    "path", ["src/my-agent.acl", "agent.acl.md", ".github/workflows/ci.yml", ".gitignore", "git", "."]
+)
 def test_other_names_are_not_protected(workspace: Workspace, path: str) -> None:
     workspace.refuse_protected(workspace.resolve(path))
 

@@ -1,3 +1,5 @@
+"""Call something again when it fails."""
+
 import random
 import time
 from collections.abc import Callable
@@ -14,7 +16,7 @@ def retry(
     longest_wait: float = 30.0,
     on: tuple[type[Exception], ...] = (OSError,),
 ) -> T:
-    """Call until it succeeds. Waits double after each failure and are spread at random."""
+    """Waits double after each failure and are spread at random."""
     wait = first_wait
     for attempt in range(1, attempts + 1):
         try:

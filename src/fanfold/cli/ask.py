@@ -5,7 +5,8 @@ import os
 import sys
 import threading
 
-from fanfold.cli.console import Console, printable
+from fanfold.cli.console import Console
+from fanfold.cli.safe_text import printable
 
 
 async def ask(console: Console, question: str) -> str:

@@ -1,5 +1,6 @@
 """Console: what may be done with this terminal (colour, animation, questions), decided once per command."""
 
+import logging
 import os
 import shutil
 import sys
@@ -7,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
+from fanfold.cli.safe_text import escaped, printable
 from fanfold.contracts.codec import encode_json
-
-_CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Console:
 
     def write_json(self, value: object) -> None:
         """Put one JSON value on stdout, on a line of its own."""
-        self.out.write(encode_json(value).decode() + "\n")
+        self.out.write(escaped(encode_json(value).decode()) + "\n")
         self.out.flush()
 
 
@@ -71,6 +71,12 @@ def open_console(
     )
 
 
-def printable(text: str) -> str:
-    """`text` without the control characters that could move the cursor, retitle the window or hide a line."""
-    return text.translate(_CONTROL)
+class _WarningsToStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        # Not the console's `err`: while the live view is up, `sys.stderr` is what prints above it.
+        print(printable(record.getMessage()), file=sys.stderr)
+
+
+def show_warnings() -> None:
+    """Print what the library logs as warnings, safe for a terminal."""
+    logging.getLogger("fanfold").handlers = [_WarningsToStderr(logging.WARNING)]

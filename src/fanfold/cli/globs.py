@@ -12,12 +12,15 @@ def is_pattern(text: str) -> bool:
     return not _WILDCARDS.isdisjoint(text)
 
 
-def matching_files(root: Path, pattern: str, on_blocked: Callable[[Path], None]) -> list[Path]:
+OnBlocked = Callable[[Path, str], None]
+"""Hears of a directory that cannot be listed, and why."""
+
+
+def matching_files(root: Path, pattern: str, on_blocked: OnBlocked) -> list[Path]:
     """Files under `root` that match, each once, sorted by path.
 
     Hidden names match only a part of the pattern that itself begins with a dot. `**` does not follow links to
-    directories, so a link that leads back up cannot make the search endless. `on_blocked` hears of each
-    directory that may not be listed.
+    directories, so a link that leads back up cannot make the search endless.
     """
     parts = pattern.replace(os.sep, "/").split("/")
     start = root
@@ -26,11 +29,11 @@ def matching_files(root: Path, pattern: str, on_blocked: Callable[[Path], None])
     elif parts[0].endswith(":"):
         start, parts = Path(parts[0] + "/"), parts[1:]
     found = _Walk(on_blocked).matches(start, [part for part in parts if part not in ("", ".")])
-    return sorted({path for path in found if path.is_file()}, key=lambda path: path.parts)
+    return sorted({path for path in found if os.path.isfile(path)}, key=lambda path: path.parts)
 
 
 class _Walk:
-    def __init__(self, on_blocked: Callable[[Path], None]) -> None:
+    def __init__(self, on_blocked: OnBlocked) -> None:
         self._on_blocked = on_blocked
 
     def matches(self, directory: Path, parts: list[str]) -> Iterator[Path]:
@@ -58,6 +61,6 @@ class _Walk:
                 return list(entries)
         except (FileNotFoundError, NotADirectoryError):
             return []  # the pattern asks below something that is no directory: no match
-        except PermissionError:
-            self._on_blocked(directory)
+        except OSError as error:
+            self._on_blocked(directory, error.strerror or str(error))
             return []

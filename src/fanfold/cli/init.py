@@ -6,6 +6,7 @@ import click
 
 from fanfold.cli.options import workspace_option
 from fanfold.config.template import AGENT_ACL
+from fanfold.regular_file import read_regular
 
 CONFIG = Path("agent.acl")
 _STATE = (".a3s/artifacts/", ".a3s/effect-log/", ".a3s/maps/")
@@ -26,10 +27,10 @@ def command() -> None:
 
 
 def _ignore_state(path: Path) -> None:
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    text = read_regular(path) if path.exists() else b""
     known = {line.strip() for line in text.splitlines()}
-    missing = [line for line in _STATE if line not in known]
-    if missing and ".a3s/" not in known:
-        separator = "" if not text or text.endswith("\n") else "\n"
-        path.write_text(text + separator + "".join(f"{line}\n" for line in missing), encoding="utf-8")
+    missing = [line for line in _STATE if line.encode() not in known]
+    if missing and b".a3s/" not in known:
+        separator = b"" if not text or text.endswith(b"\n") else b"\n"
+        path.write_bytes(text + separator + "".join(f"{line}\n" for line in missing).encode())
         click.echo(f"{path}: added {', '.join(missing)}")

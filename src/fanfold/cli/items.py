@@ -1,5 +1,6 @@
 """Where `map` gets its items: files by glob, lines of stdin, records of a JSONL or CSV file."""
 
+import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,14 +8,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fanfold.cli.globs import is_pattern, matching_files
+from fanfold.cli.named_input import STDIN, read_stdin
 from fanfold.cli.records import SUFFIXES, FileRecord, read_records
 from fanfold.errors import UsageError
 from fanfold.kernel.plain_text import is_plain, plain
+from fanfold.regular_file import read_regular
 
 MAX_FILE_BYTES = 256 * 1024
 """A larger file is no item: it would not fit into a model's context and costs before it fails."""
-
-STDIN = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ def load_items(
 ) -> list[Item]:
     """All items in the order of the command line.
 
-    `sources` are globs relative to the workspace, `-` for the lines of stdin, or the plain name of a JSONL or
-    CSV file; `records` are files that are JSONL or CSV whatever they are called.
+    `sources` are names of files or globs, both relative to the workspace, `-` for the lines of stdin, or the name of a
+    JSONL or CSV file; `records` are files that are JSONL or CSV whatever they are called.
 
     Raises:
         UsageError: nothing to do, a pattern that matches nothing, a malformed record (names file:line).
@@ -43,8 +44,8 @@ def load_items(
     seen_files: set[str] = set()
     for source in sources:
         if source == STDIN:
-            found += _lines(b"" if stdin is None else stdin.read())
-        elif source.endswith(SUFFIXES) and not is_pattern(source):
+            found += _lines("" if stdin is None else read_stdin(stdin))
+        elif source.endswith(SUFFIXES) and not _is_glob(source, workspace):
             found += map(_of_record, read_records(workspace / source, source))
         else:
             fresh = [item for item in _files(source, workspace) if item.key not in seen_files]
@@ -62,12 +63,9 @@ def read_file(path: Path, key: str, *, max_bytes: int = MAX_FILE_BYTES) -> Item:
     if not is_plain(key):
         return Item(plain(key), problem="has a name that is not UTF-8 text")
     try:
-        if path.is_dir():
-            return Item(key, problem=f"is a directory; its files are '{key.rstrip('/')}/**'")
-        size = path.stat().st_size
-        if size > max_bytes:
-            return Item(key, problem=f"is {size:,} bytes; an item may have {max_bytes:,}")
-        raw = path.read_bytes()
+        raw = read_regular(path, max_bytes)
+    except IsADirectoryError:
+        return Item(key, problem=f"is a directory; its files are '{key.rstrip('/')}/**'")
     except OSError as error:
         return Item(key, problem=f"cannot be read: {error.strerror}")
     if b"\0" in raw:
@@ -79,19 +77,27 @@ def read_file(path: Path, key: str, *, max_bytes: int = MAX_FILE_BYTES) -> Item:
     return Item(key, {"item": key, "path": key, "content": content})
 
 
-def _files(pattern: str, workspace: Path) -> list[Item]:
-    if not is_pattern(pattern):
-        path = workspace / pattern
-        if not path.exists():
-            raise UsageError(f"there is no file {pattern} in {workspace}")
+def _is_glob(source: str, workspace: Path) -> bool:
+    """A name of that very spelling is no pattern, as in `notes/[id].txt`."""
+    return is_pattern(source) and not os.path.exists(workspace / source)
+
+
+def _files(source: str, workspace: Path) -> list[Item]:
+    if not _is_glob(source, workspace):
+        path = workspace / source
+        if not os.path.exists(path):
+            raise UsageError(f"there is no file {source} in {workspace}")
         return [read_file(path, _key(path, workspace))]
-    blocked: list[Path] = []
-    paths = matching_files(workspace, pattern, blocked.append)
+    blocked: list[Item] = []
+
+    def on_blocked(folder: Path, reason: str) -> None:
+        blocked.append(Item(_key(folder, workspace), problem=f"cannot be listed: {reason}"))
+
+    paths = matching_files(workspace, source, on_blocked)
     found = [read_file(path, _key(path, workspace)) for path in paths]
     if not found and not blocked:
-        raise UsageError(f"'{pattern}' matches no file in {workspace}")
-    reason = "cannot be listed: permission denied"
-    return found + [Item(_key(each, workspace), problem=reason) for each in blocked]
+        raise UsageError(f"'{source}' matches no file in {workspace}")
+    return found + blocked
 
 
 def _key(path: Path, workspace: Path) -> str:
@@ -99,16 +105,9 @@ def _key(path: Path, workspace: Path) -> str:
     return (plain.relative_to(workspace) if plain.is_relative_to(workspace) else plain).as_posix()
 
 
-def _lines(raw: bytes) -> list[Item]:
-    found: list[Item] = []
-    for number, line in enumerate(raw.splitlines(), 1):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise UsageError(f"stdin:{number}: not UTF-8 text") from error
-        if text:
-            found.append(Item(text, {"item": text, "content": text}))
-    return found
+def _lines(text: str) -> list[Item]:
+    lines = (line.strip() for line in io.StringIO(text, newline=None))
+    return [Item(line, {"item": line, "content": line}) for line in lines if line]
 
 
 def _of_record(record: FileRecord) -> Item:

@@ -13,8 +13,9 @@ from rich.live import Live
 from rich.text import Text
 
 from fanfold.cli.cells import cut, one_line, pad
-from fanfold.cli.console import Console, printable
+from fanfold.cli.console import Console
 from fanfold.cli.results import Row
+from fanfold.cli.safe_text import printable
 from fanfold.cli.tally import RunningStep, Tally, seconds_text, tokens_text
 from fanfold.contracts.events import AgentEvent
 

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 import click
 
 from fanfold import __version__
+from fanfold.cli import process
 from fanfold.cli.endings import StoppedBySignal
 from fanfold.cli.exit_codes import ExitCode, exit_code_of
 from fanfold.cli.lazy_group import LazyGroup
+from fanfold.cli.safe_text import printable
 from fanfold.errors import FanfoldError
 
 DEBUG = "FANFOLD_DEBUG"
@@ -67,20 +69,23 @@ def cli() -> None:
 
 def main() -> None:
     """Run this process's command line and exit."""
+    process.use_utf8()
+    process.open_streams()
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and give its exit code."""
-    _tolerate_any_text()
     try:
+        process.require_text(arguments)
         # Without its standalone mode click gives back the code of `ctx.exit`; our commands return nothing.
         code: int | None = cli.main(list(arguments), prog_name="fanfold", standalone_mode=False)
         sys.stdout.flush()
         return code or ExitCode.DONE
     except _TOLD_IN_WORDS as error:
+        if isinstance(error, OSError) and error.filename == process.STDOUT:
+            process.forget_stdout()
         if isinstance(error, BrokenPipeError):
-            _forget_stdout()
             return ExitCode.FAILED
         if os.environ.get(DEBUG) == "1":
             raise
@@ -90,15 +95,16 @@ def run(arguments: Sequence[str]) -> int:
 
 def _report(error: BaseException, *, as_json: bool) -> None:
     """Say on stderr what went wrong and what can be done, for people or as one JSON object."""
-    if isinstance(error, click.ClickException) and not as_json:
-        error.show()
-        return
     message = _message(error)
     hint = error.hint if isinstance(error, FanfoldError) else None
     if as_json:
-        text = json.dumps({"code": _code(error), "message": message, "hint": hint}, ensure_ascii=False)
+        text = json.dumps({"code": _code(error), "message": message, "hint": hint})
+    elif isinstance(error, click.ClickException):
+        shown = io.StringIO()
+        error.show(shown)  # with the usage of the command
+        text = printable(shown.getvalue()).rstrip("\n")
     else:
-        text = f"fanfold: {message}" + (f"\nhint: {hint}" if hint else "")
+        text = printable(f"fanfold: {message}" + (f"\nhint: {hint}" if hint else ""))
     print(text, file=sys.stderr)
 
 
@@ -124,15 +130,3 @@ def _wants_json(arguments: Sequence[str]) -> bool:
     # The words themselves, for when they could not be parsed the options are not known.
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return not {"--json", "--jsonl"}.isdisjoint(options)
-
-
-def _tolerate_any_text() -> None:
-    """A terminal or pipe that cannot show a character gets a `?`, not a crash after the work was done."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
-def _forget_stdout() -> None:
-    """Nobody reads stdout any more; the interpreter must not fail over it once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

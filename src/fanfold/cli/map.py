@@ -10,11 +10,12 @@ import click
 
 from fanfold.cli.console import Console
 from fanfold.cli.endings import StoppedBySignal
-from fanfold.cli.items import STDIN, load_items
+from fanfold.cli.items import load_items
 from fanfold.cli.map_job import Job, run_job
-from fanfold.cli.map_steps import DEFAULT_AGENT, first_step, next_step
+from fanfold.cli.map_steps import DEFAULT_AGENT, check_prompts, first_step, next_step
+from fanfold.cli.named_input import STDIN
 from fanfold.cli.options import agent_options, console_options, fan_out_options, output_options
-from fanfold.cli.out_file import format_of, write_whole
+from fanfold.cli.out_file import open_out
 from fanfold.cli.progress import View, view_for
 from fanfold.cli.render import Format, render
 from fanfold.cli.report import end, tell
@@ -70,17 +71,18 @@ def command(
         first_step(prompt, prompt_file, schema, agent, model),
         *(next_step(each, model) for each in then),
     ]
-    out_format = format_of(out) if out is not None else None
+    out_file = None if out is None else open_out(out)
     stdin = sys.stdin.buffer if STDIN in sources else None
     items = load_items(sources, records, workspace=Path.cwd(), stdin=stdin)
+    check_prompts(steps, items)
     job = Job(items=items, steps=steps, is_fresh=fresh, **rest)
     tally = Tally(len(items), job.budget)
     view = view_for(console, tally, title="map", output=output)
     start = time.monotonic()
     rows = _run(job, view, tally)
     try:
-        if out is not None and out_format is not None:
-            write_whole(out, render(rows, out_format))
+        if out_file is not None:
+            out_file.write_whole(render(rows, out_file.format))
     finally:  # also when the file could not be written: then this is the only place where the results are
         _print(console, output, rows, tally, format)
     if output is None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fanfold.agent import Agent
 from fanfold.cli.items import Item
 from fanfold.cli.map_journal import open_journal
-from fanfold.cli.opening import open_agent, open_session
+from fanfold.cli.opening import open_agent, open_session, require_models
 from fanfold.cli.progress import View
 from fanfold.cli.results import Row, row_of
 from fanfold.cli.tally import Tally
@@ -40,7 +40,8 @@ async def run_job(job: Job, view: View, tally: Tally) -> list[Row]:
     """
     gathered = _Gathered(job.items, view)
     async with await open_agent(job.config) as agent:
-        steps = [replace(step, model=step.model or agent.settings.default_model) for step in job.steps]
+        default = agent.settings.default_model
+        steps = [replace(step, model=default if step.model is None else step.model) for step in job.steps]
         async with _opened(job, agent, steps) as (session, journal), view:
             tally.never_started = gathered.finish_unreadable()
             await session.map_async(
@@ -56,9 +57,9 @@ async def run_job(job: Job, view: View, tally: Tally) -> list[Row]:
 
 @asynccontextmanager
 async def _opened(job: Job, agent: Agent, steps: Sequence[MapStep]) -> AsyncGenerator[tuple[Session, ItemJournal]]:
-    for reference in dict.fromkeys(step.model for step in steps):
-        # Each model of the chain is known and has its key, or nothing starts.
-        await (await open_session(agent, (), SessionOptions(model=reference))).close_async()
+    await require_models(
+        agent, ((f"--then {number}" if number else "--model", step.model) for number, step in enumerate(steps))
+    )
     options = SessionOptions(model=steps[0].model, max_parallel_tasks=job.concurrency, approvals="refuse")
     async with await open_session(agent, job.allow, options) as session:
         journal = await open_journal(steps, is_fresh=job.is_fresh)

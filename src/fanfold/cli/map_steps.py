@@ -1,17 +1,24 @@
 """The steps of `map` as its options state them, each checked before anything runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from fanfold.cli.cells import cut, one_line
+from fanfold.cli.items import Item
+from fanfold.cli.named_input import decode_json, read_text
+from fanfold.cli.opening import require_role
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import InvalidSpecError, UsageError
 from fanfold.kernel.schema import compile_schema
-from fanfold.orchestration.mapping import MapStep
-from fanfold.session.builtin_agents import BUILTIN_AGENTS, find_agent
+from fanfold.orchestration import template
+from fanfold.orchestration.mapping import PREVIOUS, MapStep
+from fanfold.session.builtin_agents import find_agent
 
 DEFAULT_AGENT = "answer"
+_LONGEST_KEY = 60
 
 
 class _StepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,7 +29,7 @@ class _StepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: JsonObject | bool | str | None = None
     """The schema, or the name of its file beside this one."""
     model: str | None = None
-    max_steps: int | None = None
+    max_steps: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 def first_step(
@@ -35,10 +42,11 @@ def first_step(
     """
     if (prompt is None) == (prompt_file is None):
         raise UsageError("give either --prompt TEXT or --prompt-file FILE")
-    text = prompt if prompt is not None else _read("--prompt-file", prompt_file or Path())
+    text = prompt if prompt_file is None else read_text(prompt_file)
+    require_role(agent, "--agent")
     return MapStep(
-        prompt=text,
-        agent=_known(agent),
+        prompt=_not_blank(text or "", "--prompt" if prompt_file is None else f"--prompt-file {prompt_file}"),
+        agent=agent,
         output_schema=None if schema is None else _schema_of(schema),
         model=model,
     )
@@ -47,52 +55,81 @@ def first_step(
 def next_step(text: str, model: str | None) -> MapStep:
     """One --then: a prompt, or `@FILE` with `{"prompt", "agent", "schema", "model", "max_steps"}`."""
     if not text.startswith("@"):
-        return MapStep(prompt=text, agent=DEFAULT_AGENT, model=model)
+        return MapStep(prompt=_not_blank(text, "--then"), agent=DEFAULT_AGENT, model=model)
     path = Path(text[1:])
+    place = f"--then {path}"
     try:
-        step = msgspec.json.decode(_read("--then", path), type=_StepFile)
+        step = decode_json(read_text(path), _StepFile)
     except msgspec.DecodeError as error:
-        raise UsageError(f"--then {path}: {error}") from error
+        raise UsageError(f"{place}: {error}") from error
     schema = step.schema
     if isinstance(schema, str):
         schema = _schema_of(path.parent / schema)
     elif schema is not None:
-        _compile(str(path), schema)
+        _compile(path, schema)
+    require_role(step.agent, place)
     return MapStep(
-        prompt=step.prompt,
-        agent=_known(step.agent),
+        prompt=_not_blank(step.prompt, place),
+        agent=step.agent,
         output_schema=schema,
-        model=step.model or model,
+        model=model if step.model is None else step.model,
         max_steps=step.max_steps,
     )
 
 
-def _known(name: str) -> str:
-    if find_agent(name) is None:
-        raise UsageError(f"there is no agent '{name}'; there are: {', '.join(BUILTIN_AGENTS)}")
-    return name
+def check_prompts(steps: Sequence[MapStep], items: Sequence[Item]) -> None:
+    """Refuse prompts that do not fit the items.
+
+    Raises:
+        UsageError: a prompt names a field that an item does not have; or many items, and the first prompt names none
+            although its agent has nothing but the prompt.
+    """
+    runnable = [item for item in items if item.problem is None]
+    samples = {frozenset(item.fields): item for item in reversed(runnable)}
+    for number, step in enumerate(steps):
+        for names, item in samples.items():
+            try:
+                template.check(step.prompt, names | {PREVIOUS} if number else names)
+            except UsageError as error:
+                place = f"--then {number}" if number else "--prompt"
+                raise UsageError(f"{place}, item {cut(one_line(item.key), _LONGEST_KEY)}: {error}") from error
+    agent = find_agent(steps[0].agent)
+    if len(runnable) > 1 and agent is not None and not agent.tools and not _names_a_field(steps[0].prompt):
+        raise UsageError(
+            f"the prompt names no field, so all {len(runnable)} items would get the same answer: put {{content}} "
+            f"into it, or another one (they have: {', '.join(sorted(runnable[0].fields))})"
+        )
 
 
-def _schema_of(path: Path) -> Any:
+def _names_a_field(prompt: str) -> bool:
     try:
-        schema: Any = msgspec.json.decode(_read("--schema", path))
+        template.check(prompt, ())
+    except UsageError:
+        return True
+    return False
+
+
+def _not_blank(prompt: str, place: str) -> str:
+    if not prompt.strip():
+        raise UsageError(f"{place}: the prompt is empty")
+    return prompt
+
+
+def _schema_of(path: Path) -> JsonObject | bool:
+    try:
+        schema: JsonObject | bool = decode_json(read_text(path), JsonObject | bool)
     except msgspec.DecodeError as error:
-        raise UsageError(f"--schema {path}: not JSON: {error}") from error
-    _compile(str(path), schema)
+        raise _unusable(path, str(error)) from error
+    _compile(path, schema)
     return schema
 
 
-def _compile(place: str, schema: object) -> None:
+def _compile(path: Path, schema: Any) -> None:
     try:
         compile_schema(schema)
     except InvalidSpecError as error:
-        raise UsageError(f"the schema in {place} cannot be used: {error.reason}") from error
+        raise _unusable(path, error.reason) from error
 
 
-def _read(option: str, path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{option}: cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{option}: {path} is not UTF-8 text") from error
+def _unusable(path: Path, reason: str) -> UsageError:
+    return UsageError(f"the schema in {path} cannot be used: {reason}")

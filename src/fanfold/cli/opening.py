@@ -1,15 +1,18 @@
-"""Agents and sessions as commands open them: from --config, --model, --allow and the rest."""
+"""Agents and sessions as commands open them: from --config, --model, --allow and the rest, or one clear refusal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from fanfold.agent import Agent
+from fanfold.config.model_reference import find_model
 from fanfold.contracts.policy import PermissionPolicy
 from fanfold.errors import ConfigError, UsageError
 from fanfold.kernel.permissions import parse_rule
+from fanfold.nearest import did_you_mean
 from fanfold.options import SessionOptions
+from fanfold.session.builtin_agents import BUILTIN_AGENTS, find_agent
 from fanfold.session.session import Session
 
 
@@ -22,10 +25,42 @@ async def open_session(agent: Agent, allow: Sequence[str], options: SessionOptio
     """A session on the current directory whose policy allows `allow` too.
 
     Raises:
-        UsageError: an --allow that is no rule.
+        UsageError: an --allow that is no rule, or a --model that there is not.
     """
+    if options.model is not None:
+        _require_model(agent, options.model, "--model")
     options = options.merged(permission_policy=_allowing(agent.settings.permissions, allow))
     return await agent.session_async(Path.cwd(), options)
+
+
+async def require_models(agent: Agent, named: Iterable[tuple[str, str | None]]) -> None:
+    """Each model can be used, or nothing starts; `named` are places and the references that stand there, if any.
+
+    Raises:
+        UsageError: there is no such model.
+        ConfigError: its key is missing.
+    """
+    sound: set[str] = set()
+    for place, reference in named:
+        if reference is not None and reference not in sound:
+            sound.add(reference)
+            _require_model(agent, reference, place)
+            await (await open_session(agent, (), SessionOptions(model=reference))).close_async()
+
+
+def _require_model(agent: Agent, reference: str, place: str) -> None:
+    try:
+        find_model(reference, agent.settings.providers)
+    except ConfigError as error:
+        raise UsageError(f"{place}: {error.problems[0]}") from error
+
+
+def require_role(name: str, place: str) -> None:
+    """Raises:
+    UsageError: no agent is called so.
+    """
+    if find_agent(name) is None:
+        raise UsageError(f"{place}: there is no agent '{name}'{did_you_mean(name, BUILTIN_AGENTS)}")
 
 
 def _allowing(policy: PermissionPolicy, rules: Sequence[str]) -> PermissionPolicy:

@@ -9,25 +9,33 @@ from typing import Any, TypeVar
 
 import click
 
-from fanfold.cli.console import open_console
+from fanfold.cli.console import open_console, show_warnings
+from fanfold.config.settings import MAX_PARALLEL_TASKS
+from fanfold.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)([km]?)", re.IGNORECASE)
+_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([km]?)", re.IGNORECASE)
 _SCALE = {"": 1, "k": 1_000, "m": 1_000_000}
+_MOST_TOKENS = 1e15
 
 
 def token_count(text: str) -> int:
     """The number that `50000`, `50k` or `1.5m` stands for; the `type` of an option."""
     found = _COUNT.fullmatch(text)
-    tokens = round(float(found[1]) * _SCALE[found[2].lower()]) if found else 0
-    if tokens < 1:
+    tokens = float(found[1]) * _SCALE[found[2].lower()] if found else 0
+    if not 1 <= tokens <= _MOST_TOKENS:
         raise click.BadParameter(f"'{text}' is no number of tokens; write 50000, 50k or 1.5m")
-    return tokens
+    return round(tokens)
 
 
 _FAN_OUT: tuple[Callable[[Any], Any], ...] = (
     click.option("--model", envvar="FANFOLD_MODEL", help="provider/model-id.  [default: the configuration's]"),
-    click.option("--concurrency", type=click.IntRange(1), help="Steps at once.  [default: the configuration's]"),
+    click.option(
+        "--concurrency",
+        type=click.IntRange(1, MAX_PARALLEL_TASKS),
+        metavar="STEPS",
+        help="Steps at once.  [default: the configuration's]",
+    ),
     click.option("--budget", type=token_count, metavar="TOKENS", help="Start no model call beyond it: 50k, 1.5m."),
     click.option("--allow", multiple=True, metavar="RULE", help="Let agents use a tool: bash, 'bash(git log:*)'."),
     click.option("--allow-failures", is_flag=True, help="Exit with 0 although some failed."),
@@ -42,6 +50,7 @@ def console_options(command: Command) -> Command:
     @click.option("--no-input", is_flag=True, help="Never ask; what would be asked is an error.")
     @functools.wraps(command)
     def with_console(*, quiet: bool, no_color: bool, no_input: bool, **options: Any) -> Any:
+        show_warnings()
         return command(console=open_console(no_color=no_color, quiet=quiet, no_input=no_input), **options)
 
     return with_console  # type: ignore[return-value]
@@ -99,3 +108,7 @@ def output_options(command: Command) -> Command:
 def _enter(_ctx: click.Context, _param: click.Parameter, directory: Path | None) -> None:
     if directory is not None:
         os.chdir(directory)
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current directory was removed; go to another one, or name one with -C") from error

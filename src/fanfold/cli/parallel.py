@@ -11,8 +11,8 @@ import msgspec
 
 from fanfold.cli.console import Console
 from fanfold.cli.endings import StoppedBySignal
-from fanfold.cli.items import STDIN
-from fanfold.cli.opening import open_agent, open_session
+from fanfold.cli.named_input import STDIN, decode_json, read_stdin, read_text
+from fanfold.cli.opening import open_agent, open_session, require_models, require_role
 from fanfold.cli.options import agent_options, console_options, fan_out_options, output_options
 from fanfold.cli.progress import View, view_for
 from fanfold.cli.render import render
@@ -72,13 +72,21 @@ def read_specs(source: str) -> list[AgentStepSpec]:
     Raises:
         UsageError: it cannot be read, or a step is invalid (names its index and field).
     """
+    text = read_stdin(sys.stdin.buffer) if source == STDIN else read_text(Path(source))
+    label = "stdin" if source == STDIN else source
     try:
-        text = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
-        return parse_specs(msgspec.json.decode(text))
-    except OSError as error:
-        raise UsageError(f"cannot read {source}: {error.strerror}") from error
+        found: list[Any] = decode_json(text, list[Any])
     except msgspec.DecodeError as error:
-        raise UsageError(f"{source} is not JSON: {error}") from error
+        example = '[{"task_id": "a", "agent": "explore", "prompt": "..."}]'
+        raise UsageError(f"{label} is no JSON list of steps like {example}: {error}") from error
+    if not found:
+        raise UsageError(f"{label} has no steps")
+    steps = parse_specs(found)
+    for index, step in enumerate(steps):
+        require_role(step.agent, f"specs[{index}].agent")
+        if not step.prompt.strip():
+            raise UsageError(f"specs[{index}].prompt: the prompt is empty")
+    return steps
 
 
 async def _parallel(
@@ -101,13 +109,15 @@ async def _parallel(
             view.finish(_row_of_end(item))
 
     options = SessionOptions(model=model, max_parallel_tasks=concurrency, approvals="refuse")
-    async with await open_agent(config) as agent, await open_session(agent, allow, options) as session, view:
-        result = await session.parallel_async(steps, budget, events=on_event)
-        outcomes: list[StepOutcome] = result.outcomes if isinstance(result, ParallelResult) else result
-        for outcome in outcomes:
-            if outcome.task_id not in ended:  # it could not even start
-                tally.never_started += 1
-                view.finish(row_of(outcome.task_id, outcome))
+    async with await open_agent(config) as agent:
+        await require_models(agent, ((f"specs[{index}].model", step.model) for index, step in enumerate(steps)))
+        async with await open_session(agent, allow, options) as session, view:
+            result = await session.parallel_async(steps, budget, events=on_event)
+            outcomes: list[StepOutcome] = result.outcomes if isinstance(result, ParallelResult) else result
+            for outcome in outcomes:
+                if outcome.task_id not in ended:  # it could not even start
+                    tally.never_started += 1
+                    view.finish(row_of(outcome.task_id, outcome))
     return outcomes, result.budget if isinstance(result, ParallelResult) else None
 
 

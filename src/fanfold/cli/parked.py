@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from fanfold.cli.ask import ask, ask_yes_no
+from fanfold.cli.call_text import call_text
 from fanfold.cli.console import Console
-from fanfold.contracts.codec import encode_json
 from fanfold.session.inbox import PendingConfirmation, PendingQuestion
 from fanfold.session.session import Session
 
@@ -40,8 +40,7 @@ async def settle_parked(session: Session, console: Console, answers: Answers) ->
 
 
 def _call_text(call: PendingConfirmation) -> str:
-    args = call.args if isinstance(call.args, str) else encode_json(call.args).decode()
-    return f"\nAllow {call.tool_name} {args}?"
+    return f"\nAllow {call_text(call.tool_name, call.args)}?"
 
 
 async def _ask(console: Console, question: PendingQuestion) -> str:

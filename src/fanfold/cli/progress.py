@@ -72,14 +72,14 @@ class Silent:
 class JsonLines(Silent):
     """Each event as one line of JSON on stdout, flushed; a finished item as an event of type `item_end`.
 
-    When nobody reads them any more the work is cancelled, and the context ends with BrokenPipeError.
+    When stdout takes no more of them the work is cancelled, and the context ends with the OSError.
     """
 
     def __init__(self, console: Console, tally: Tally) -> None:
         super().__init__(tally)
         self._console = console
         self._work: asyncio.Task[Any] | None = None
-        self._is_read = True
+        self._failure: OSError | None = None
 
     async def __aenter__(self) -> Self:
         self._work = asyncio.current_task()
@@ -88,8 +88,8 @@ class JsonLines(Silent):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._is_read:
-            raise BrokenPipeError from None
+        if self._failure is not None:
+            raise self._failure from None
 
     def event(self, item: AgentEvent, /) -> None:
         super().event(item)
@@ -100,13 +100,13 @@ class JsonLines(Silent):
         self._write(event("item_end", **row.record(), is_cached=row.is_cached))
 
     def _write(self, item: AgentEvent) -> None:
-        if not self._is_read:
+        if self._failure is not None:
             return
         try:
             self._console.write_json(item.to_dict())
-        except BrokenPipeError:
+        except OSError as failure:
             # Not raised here: this is called by a step, which would take it for a failure of its own.
-            self._is_read = False
+            self._failure = failure
             if self._work is not None:
                 self._work.cancel()
 
@@ -133,4 +133,4 @@ def _finished_text(row: Row) -> str:
     cost = f"{tokens_text(row.total_tokens)} tok  {seconds_text(row.seconds)}"
     if row.success:
         return f"ok    {name}  {cost}"
-    return f"FAIL  {name}  {cost}  {cut(one_line(row.output), _LONGEST_REASON)}"
+    return f"FAIL  {name}  {cost}  {cut(row.reason, _LONGEST_REASON)}"

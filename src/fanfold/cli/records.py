@@ -9,12 +9,14 @@ from pathlib import Path
 
 import msgspec
 
+from fanfold.cli.named_input import decode_json, read_text
 from fanfold.errors import UsageError
 
 SUFFIXES = (".jsonl", ".ndjson", ".csv")
 
 _NOT_IN_NAMES = re.compile(r"\W+")
-_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_MOST_CELL_CHARACTERS = 256 * 1024
+"""As large as a file that is an item; the csv module allows half of it by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +37,7 @@ def read_records(path: Path, label: str) -> list[FileRecord]:
     Raises:
         UsageError: the file cannot be read, or a record is malformed (names file:line).
     """
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"cannot read {label}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise UsageError(f"{label}:{line}: not UTF-8 text") from error
+    text = read_text(path, label)
     return list(_from_csv(label, text) if path.suffix == ".csv" else _from_jsonl(label, text))
 
 
@@ -51,7 +47,7 @@ def _from_jsonl(label: str, text: str) -> Iterator[FileRecord]:
             continue
         place = f"{label}:{number}"
         try:
-            values = {name: _as_text(raw) for name, raw in _decoder.decode(line).items()}
+            values = {name: _as_text(raw) for name, raw in decode_json(line, dict[str, msgspec.Raw]).items()}
         except msgspec.DecodeError as error:  # also for valid JSON that is no object
             raise UsageError(f'{place}: not a JSON object like {{"field": "value"}}: {error}') from error
         yield FileRecord(place, line.strip(), dict(zip(_names(values, place), values.values(), strict=True)))
@@ -66,6 +62,7 @@ def _as_text(raw: msgspec.Raw) -> str:
 
 
 def _from_csv(label: str, text: str) -> Iterator[FileRecord]:
+    csv.field_size_limit(_MOST_CELL_CHARACTERS)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(reader, list[str]())

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import msgspec
 
 from fanfold.cli.cells import cut, one_line, pad, width_of
-from fanfold.cli.console import printable
 from fanfold.cli.results import Row
+from fanfold.cli.safe_text import printable
 from fanfold.contracts.record import JsonValue
 
 Format = Literal["table", "markdown", "csv", "jsonl", "json"]

@@ -1,8 +1,9 @@
 """What a fan-out says when it is over: the failures, one line of summary, and how it ended."""
 
+import re
 from collections.abc import Sequence
 
-from fanfold.cli.cells import one_line
+from fanfold.cli.cells import cut, one_line
 from fanfold.cli.console import Console
 from fanfold.cli.endings import FailedStepsError
 from fanfold.cli.results import Row
@@ -11,6 +12,9 @@ from fanfold.errors import BudgetExhaustedError
 from fanfold.orchestration.ledger import RESOURCE
 
 _BUDGET_SPENT = f"Budget exhausted on '{RESOURCE}': "
+_RATE_LIMITED = re.compile(r"LLM error: .* (answered 429|\(429\))")
+_LONGEST_NAME = 120
+_LONGEST_REASON = 500
 
 
 def tell(console: Console, tally: Tally, rows: Sequence[Row], *, noun: str, seconds: float) -> None:
@@ -19,12 +23,16 @@ def tell(console: Console, tally: Tally, rows: Sequence[Row], *, noun: str, seco
     if failures:
         console.warn(f"{len(failures)} failed:")
         for row in failures:
-            console.warn(f"  {one_line(row.item)}: {one_line(row.output)}")
+            console.warn(f"  {cut(one_line(row.item), _LONGEST_NAME)}: {cut(row.reason, _LONGEST_REASON)}")
+    if any(_RATE_LIMITED.search(row.output) for row in failures):
+        console.warn("hint: the provider does not take so many calls at once; try a smaller --concurrency")
     if tally.unanswered:
         tools = ", ".join(sorted(tally.unanswered))
         rules = " ".join(f"--allow {tool}" for tool in sorted(tally.unanswered))
         console.warn(f"hint: steps wanted to use {tools}, and nobody can be asked here; allow it with {rules},")
         console.warn(f"      or only some of it with a pattern such as --allow '{min(tally.unanswered)}(...)'")
+    if cut_short := sum(row.success and row.stop_reason == "length" for row in rows):
+        console.warn(f"note: {cut_short} answers were cut at the model's output limit")
     console.say(summary(tally, noun=noun, seconds=seconds))
 
 

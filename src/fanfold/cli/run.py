@@ -10,7 +10,8 @@ import click
 
 from fanfold.cli.console import Console
 from fanfold.cli.endings import NotThereError, StoppedBySignal
-from fanfold.cli.items import STDIN
+from fanfold.cli.going_on import command_for, how_to_go_on
+from fanfold.cli.named_input import STDIN, read_stdin
 from fanfold.cli.opening import open_agent, open_session
 from fanfold.cli.options import agent_options, console_options, output_options
 from fanfold.cli.parked import Answers, settle_parked
@@ -26,12 +27,9 @@ _BROKEN = {
     "incomplete": "the model's answer broke off before its end",
     "content_filter": "the provider's content filter stopped the answer",
     "denied": "a tool call was denied",
+    "tool_budget": "the tool budget of this turn was spent before an answer",
 }
 """Stop reasons with which a run has not done what it was asked."""
-_CUT = {
-    "length": "the answer was cut at the model's output limit",
-    "tool_budget": "the tool budget of this turn was spent before the model was done",
-}
 
 
 @click.command("run")
@@ -70,24 +68,26 @@ def command(
     if is_resumed and session_id is None:
         raise UsageError("--resume, --approve, --deny and --answer need --session ID; see: fanfold sessions list")
     text = None if prompt is None else _prompt(prompt)
-    session_id = session_id or UuidIds().new_id()
+    session_id = UuidIds().new_id() if session_id is None else session_id
     screen = RunScreen(console, output, session_id)
     try:
         result = run_until_stopped(_run(screen, session_id, text, answers, **rest))
     except StoppedBySignal as stop:
-        stop.message = f"stopped; the session is kept: fanfold run --session {session_id} --resume"
+        stop.message = f"stopped; the session is kept: {command_for(session_id)} --resume"
         raise
-    except ParkedError as parked:
-        raise parked.with_hint(_how_to_go_on(parked, session_id)) from None
+    except RunError as error:
+        error.hint = how_to_go_on(error, session_id)
+        raise
     screen.end(result)
-    if result.stop_reason in _CUT:
-        console.warn(f"note: {_CUT[result.stop_reason]}")
-    if result.stop_reason in _BROKEN:
-        raise RunError(_BROKEN[result.stop_reason])
+    if result.stop_reason == "length":
+        console.warn("note: the answer was cut at the model's output limit")
+    why = _BROKEN.get(result.stop_reason) or ("" if result.text.strip() else "the model gave no answer")
+    if why:
+        raise RunError(why).with_hint(f"go on with a further prompt: {command_for(session_id)} PROMPT")
 
 
 def _prompt(argument: str) -> str:
-    text = sys.stdin.read() if argument == STDIN else argument
+    text = read_stdin(sys.stdin.buffer) if argument == STDIN else argument
     if not text.strip():
         raise UsageError("the prompt is empty")
     return text
@@ -133,13 +133,3 @@ async def _resume(session: Session, screen: RunScreen, answers: Answers) -> Agen
         except ParkedError:
             if await settle_parked(session, screen.console, Answers()) == 0:
                 raise
-
-
-def _how_to_go_on(parked: ParkedError, session_id: str) -> str:
-    again = f"fanfold run --session {session_id}"
-    if parked.tool_name == "ask_user":
-        return f"answer it with: {again} --answer TEXT"
-    return (
-        f"let it run with: {again} --approve (or --deny); "
-        f"allow it from the start with --allow {parked.tool_name}, or --allow '{parked.tool_name}(pattern)'"
-    )

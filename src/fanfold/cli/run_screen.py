@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from fanfold.cli.cells import cut, one_line
+from fanfold.cli.call_text import call_text
+from fanfold.cli.cells import cut
 from fanfold.cli.console import Console
 from fanfold.cli.tally import tokens_text
-from fanfold.contracts.codec import encode_json
 from fanfold.contracts.events import AgentEvent, AgentResult
 
-_LONGEST_ARGS = 100
+_LONGEST_CALL = 120
 
 
 class RunScreen:
@@ -36,7 +36,7 @@ class RunScreen:
                 self.console.write(text)
             case "tool_execution_start":
                 self._end_line()
-                self.console.say(f"· {event.tool_name} {_args_text(event)}")
+                self.console.say(f"· {cut(call_text(event.tool_name, event.payload.get('args')), _LONGEST_CALL)}")
             case _:
                 pass
 
@@ -64,8 +64,3 @@ class RunScreen:
         self._end_line()
         cost = f"{tokens_text(result.total_tokens)} tokens, {result.tool_calls_count} tool calls"
         self.console.say(f"session {self._session_id}: {cost}")
-
-
-def _args_text(event: AgentEvent) -> str:
-    args = event.payload.get("args")
-    return "" if not args else cut(one_line(encode_json(args).decode()), _LONGEST_ARGS)

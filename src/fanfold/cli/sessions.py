@@ -6,12 +6,12 @@ from typing import Any
 import click
 
 from fanfold.agent import LOG_DIRECTORY
+from fanfold.cli.call_text import call_text
 from fanfold.cli.cells import cut, one_line
 from fanfold.cli.console import Console
 from fanfold.cli.options import console_options, json_option, workspace_option
 from fanfold.cli.render import table
 from fanfold.cli.thread_reader import ThreadView, read_thread
-from fanfold.contracts.codec import encode_json
 from fanfold.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from fanfold.kernel.transcript import as_history
 from fanfold.stores.jsonl import JsonlFactLog
@@ -84,7 +84,7 @@ def _shown(message: Message) -> str:
         case UserMessage():
             return f"> {message.text}"
         case AssistantMessage():
-            calls = (f"· {call.name} {one_line(encode_json(call.args).decode())}" for call in message.calls)
+            calls = (f"· {call_text(call.name, call.args)}" for call in message.calls)
             return "\n".join([*([message.text] if message.text else []), *calls])
         case ToolMessage():
             mark = "" if message.ok else "failed: "

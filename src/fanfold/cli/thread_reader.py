@@ -8,8 +8,10 @@ from fanfold.agent import LOG_DIRECTORY
 from fanfold.cli.endings import NotThereError
 from fanfold.contracts.facts import Fact, UserMessaged
 from fanfold.contracts.messages import ASK_USER
+from fanfold.errors import CorruptLogError
 from fanfold.kernel.fold import fold
 from fanfold.kernel.state import EMPTY, SessionState
+from fanfold.regular_file import read_regular
 from fanfold.stores.thread_index import Fault, ThreadIndex
 from fanfold.stores.thread_name import file_name
 
@@ -33,7 +35,10 @@ class ThreadView:
         """`done`, `waits for an approval`, `waits for an answer`, `unfinished`, `damaged`."""
         if self.fault is not None and not self.fault.is_torn:
             return "damaged"
-        state = self.state()
+        try:
+            state = self.state()
+        except CorruptLogError:
+            return "damaged"
         waiting = [call for call in state.pending if call.id not in state.approved]
         if any(call.name == ASK_USER for call in waiting):
             return "waits for an answer"
@@ -50,7 +55,7 @@ def read_thread(thread: str) -> ThreadView:
     """
     path = Path(LOG_DIRECTORY) / file_name(thread)
     try:
-        data, stat = path.read_bytes(), path.stat()
+        data, stat = read_regular(path), path.stat()
     except FileNotFoundError:
         raise NotThereError(f"there is no session '{thread}' here; see: fanfold sessions list") from None
     facts, fault = ThreadIndex().absorb(data)

@@ -146,7 +146,8 @@ class _Parser:
             labels.append(self._cursor.next())
         if self._cursor.peek().kind != "{":
             found = labels[0] if labels else self._cursor.peek()
-            raise _UnexpectedToken(found, f"expected '=' or '{{' after '{child_path('', name)}', found {_found(found)}")
+            # Without the name: a line that is one word may be a key that was pasted there.
+            raise _UnexpectedToken(found, f"expected '=' or '{{' after this name, found {_found(found)}")
         for label in labels:
             if label.kind == "bad":
                 self._lose_structure(label, str(label.value))

@@ -10,6 +10,7 @@ from fanfold.config.settings import read_settings
 from fanfold.config.tree import MAX_DOCUMENT_BYTES, Place, Table
 from fanfold.contracts.settings import Settings
 from fanfold.errors import ConfigError
+from fanfold.regular_file import read_regular
 
 INLINE = "inline text"
 _SUFFIXES = (".acl", ".toml")
@@ -29,9 +30,9 @@ def load(source: str | Path | None, *, start: Path, environ: Mapping[str, str]) 
     if isinstance(source, str) and _is_inline(source, start):
         return settings_of(source, ".acl", INLINE, environ)
     if source is not None:
-        return _load_file(_named(start / source, "the config file"), str(source), environ)
+        return _load_file(_named(start / source, "the config file {} does not exist"), str(source), environ)
     if named := environ.get("FANFOLD_CONFIG"):
-        return _load_file(_named(start / named, "FANFOLD_CONFIG names"), named, environ)
+        return _load_file(_named(start / named, "FANFOLD_CONFIG names {}, which does not exist"), named, environ)
     found = _discover(start, environ)
     if found is None:
         return read_settings(Table(Place("")), environ, Problems(), source=Settings().source)
@@ -44,9 +45,9 @@ def _is_inline(source: str, start: Path) -> bool:
     return any(mark in source for mark in "\n={")
 
 
-def _named(path: Path, what: str) -> Path:
+def _named(path: Path, fault: str) -> Path:
     if not os.path.lexists(path):
-        raise ConfigError(f"{what} {path.absolute()} does not exist; `fanfold init` writes an agent.acl")
+        raise ConfigError(f"{fault.format(path.absolute())}; `fanfold init` writes an agent.acl")
     return path
 
 
@@ -96,9 +97,7 @@ def _load_file(path: Path, shown: str, environ: Mapping[str, str]) -> Settings:
 
 def _text(path: Path, shown: str) -> str:
     try:
-        with path.open("rb") as file:
-            # One byte more is enough for the parser to refuse the rest.
-            return file.read(MAX_DOCUMENT_BYTES + 1).decode("utf-8-sig")
+        return read_regular(path, MAX_DOCUMENT_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"cannot read {shown}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

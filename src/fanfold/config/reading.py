@@ -53,16 +53,16 @@ class TableReader:
             self.problems.add(entry.place, f"{path} is empty; leave it out if the endpoint needs no key")
         return Secret(value, f"env {text.variables[0]} ({entry.place})" if text.variables else str(entry.place))
 
-    def integer(self, key: str, default: D) -> int | D:
-        """At least 1."""
+    def integer(self, key: str, default: D, *, at_most: int = _MAX_INTEGER) -> int | D:
+        """From 1 on."""
         entry = self._take(key)
         if entry is None:
             return default
         match entry.value:
             case Plain(value=int() as number) if not isinstance(number, bool):
-                if 1 <= number <= _MAX_INTEGER:
+                if 1 <= number <= at_most:
                     return number
-                self._must(entry.value, key, "be at least 1" if number < 1 else "be below 2^63")
+                self._must(entry.value, key, "be at least 1" if number < 1 else f"be at most {at_most:,}")
             case value:
                 self._wrong(value, child_path(self.path, key), "a whole number")
         return default
@@ -114,11 +114,12 @@ class TableReader:
             text = self._text(item, f"{path}[{at}]")
             if text is None:
                 continue
-            found.append(text)
             try:
                 check(text)
             except ConfigError as error:
                 self.problems.add(item.place, error.problems[0])
+            else:
+                found.append(text)
         return tuple(found)
 
     def headers(self, key: str, default: dict[str, str]) -> dict[str, str]:

@@ -1,12 +1,12 @@
 """The meaning of a configuration tree: its keys, their defaults, and what must fit together."""
 
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from fanfold.config.model_reference import find_model
 from fanfold.config.problems import Problems
 from fanfold.config.reading import TableReader
 from fanfold.config.tree import Table
+from fanfold.config.url import url_fault
 from fanfold.contracts.policy import Decision, PermissionPolicy
 from fanfold.contracts.settings import (
     ModelSettings,
@@ -24,6 +24,12 @@ _STRUCTURED_MODES: tuple[StructuredMode, ...] = ("auto", "json_schema", "forced_
 _DECISIONS: tuple[Decision, ...] = ("allow", "deny", "ask")
 _ONLY_LOCAL = ("threads", "slots")
 _ONLY_REMOTE = ("api_key", "base_url", "headers", "timeout_ms", "max_attempts")
+
+MAX_PARALLEL_TASKS = 10_000
+MAX_ATTEMPTS = 100
+MAX_TIMEOUT_MS = 24 * 60 * 60 * 1000
+MAX_THREADS = 1024
+MAX_SLOTS = 256
 
 
 def built_in_providers(environ: Mapping[str, str]) -> dict[str, ProviderSettings]:
@@ -61,7 +67,7 @@ def read_settings(tree: Table, environ: Mapping[str, str], problems: Problems, *
     settings = Settings(
         default_model=top.text("default_model", defaults.default_model),
         providers=providers,
-        max_parallel_tasks=top.integer("max_parallel_tasks", defaults.max_parallel_tasks),
+        max_parallel_tasks=top.integer("max_parallel_tasks", defaults.max_parallel_tasks, at_most=MAX_PARALLEL_TASKS),
         max_tool_rounds=top.integer("max_tool_rounds", None),
         permissions=_permissions(top),
         allow_unsandboxed_bash=top.flag("allow_unsandboxed_bash", defaults.allow_unsandboxed_bash),
@@ -108,15 +114,15 @@ def _provider(name: str, reader: TableReader, built_in: ProviderSettings | None,
         api_key=reader.secret("api_key", base.api_key),
         base_url=_base_url(reader, base.base_url),
         headers=reader.headers("headers", base.headers),
-        timeout_ms=reader.integer("timeout_ms", base.timeout_ms),
-        max_attempts=reader.integer("max_attempts", base.max_attempts),
+        timeout_ms=reader.integer("timeout_ms", base.timeout_ms, at_most=MAX_TIMEOUT_MS),
+        max_attempts=reader.integer("max_attempts", base.max_attempts, at_most=MAX_ATTEMPTS),
         structured_output=structured_output,
         models={
             model_id: _model(model_id, model_reader, kind, structured_output)
             for model_id, model_reader in reader.sub_tables("models")
         },
-        threads=reader.integer("threads", base.threads),
-        slots=reader.integer("slots", base.slots),
+        threads=reader.integer("threads", base.threads, at_most=MAX_THREADS),
+        slots=reader.integer("slots", base.slots, at_most=MAX_SLOTS),
         place=str(place),
     )
     _check_kind(reader, kind)
@@ -151,15 +157,9 @@ def _base_url(reader: TableReader, default: str | None) -> str | None:
     url = reader.text("base_url", default)
     if url is None or url == default:
         return default
-    try:
-        parts = urlsplit(url)
-        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        is_usable = False
-    if not is_usable:
-        place = reader.table.entries["base_url"].value.place
-        # Not shown: a URL may carry a password.
-        reader.problems.add(place, f"{reader.path}.base_url must be a URL such as http://localhost:8000/v1")
+    fault = url_fault(url)
+    if fault is not None:
+        reader.problems.add(reader.table.entries["base_url"].value.place, f"{reader.path}.base_url {fault}")
     return url
 
 

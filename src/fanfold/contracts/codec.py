@@ -4,7 +4,9 @@ Line: `{"seq", "type", "key", "cause", "payload"}` in this order, UTF-8, closed 
 chosen by `type`; unknown fields and unknown kinds other than `note.*` are errors, for a fold must not guess.
 """
 
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -15,7 +17,6 @@ from fanfold.contracts.facts import (
     Fact,
     ModelTurn,
     Note,
-    Payload,
     QuestionAnswered,
     QuestionTurn,
     TextTurn,
@@ -23,50 +24,72 @@ from fanfold.contracts.facts import (
     ToolTurn,
     UserMessaged,
 )
+from fanfold.errors import UsageError
+
+T = TypeVar("T")
 
 
-class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Line(msgspec.Struct, Generic[T], frozen=True, forbid_unknown_fields=True):
     seq: int
     type: str
     key: str
     cause: str | None
-    payload: Any
-
-
-class _RawLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    seq: int
-    type: str
-    key: str
-    cause: str | None
-    payload: msgspec.Raw
+    payload: T
 
 
 _NOTE_PREFIX = "note."
-_MODEL_TURN = "model.turn"
 _encoder = msgspec.json.Encoder()
-_line_decoder = msgspec.json.Decoder(_RawLine)
-_payload_decoders: dict[str, msgspec.json.Decoder[Any]] = {
-    _MODEL_TURN: msgspec.json.Decoder(ModelTurn),
+_raw_line_decoder = msgspec.json.Decoder(_Line[msgspec.Raw])
+_kinds: dict[type, str] = {
+    **dict.fromkeys((TextTurn, ToolTurn, QuestionTurn), "model.turn"),
     **{
-        each.kind: msgspec.json.Decoder(each)
+        each: each.kind
         for each in (UserMessaged, ToolResulted, ConfirmationAnswered, QuestionAnswered, Compacted, BudgetDenied)
     },
 }
+_forms: dict[str, Any] = {kind: ModelTurn if kind == "model.turn" else each for each, kind in _kinds.items()}
 _note_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
-def kind_of(payload: Payload) -> str:
-    """The fact's `type` on the wire."""
-    if isinstance(payload, TextTurn | ToolTurn | QuestionTurn):
-        return _MODEL_TURN
-    return payload.kind
+# Decoders are made when they are needed: each takes a quarter of a millisecond, and a start is to be short.
+@cache
+def _written_as(payload: type) -> tuple[str, msgspec.json.Decoder[Any]]:
+    """The `type` of a line with such a payload (a note has its own) and what reads the line."""
+    line: Any = _Line
+    if payload is Note:
+        return "", msgspec.json.Decoder(line[dict[str, Any]])
+    if payload not in _kinds:
+        raise ValueError(f"{payload.__name__} is no payload")
+    kind = _kinds[payload]
+    return kind, msgspec.json.Decoder(line[_forms[kind]])
+
+
+@cache
+def _payload_decoder(kind: str) -> msgspec.json.Decoder[Any]:
+    if kind not in _forms:
+        raise ValueError(f"unknown fact kind '{kind}'")
+    return msgspec.json.Decoder(_forms[kind])
 
 
 def encode_fact(fact: Fact) -> bytes:
-    """One line of the log, with its newline."""
-    payload: object = fact.payload.data if isinstance(fact.payload, Note) else fact.payload
-    line = _Line(fact.seq, kind_of(fact.payload), fact.key, fact.cause, payload)
-    return _encoder.encode(line) + b"\n"
+    """One line of the log, with its newline; `decode_fact` is sure to give the same fact back.
+
+    A line that cannot be read would block its thread for good, and types are only a promise: so it is read back here.
+
+    Raises:
+        UsageError: some value is not of its type, or is nothing that JSON can hold.
+    """
+    payload = fact.payload
+    try:
+        kind, decoder = _written_as(type(payload))
+        line: _Line[Any]
+        if isinstance(payload, Note):
+            line = _Line(fact.seq, _kind_of(payload), fact.key, fact.cause, payload.data)
+        else:
+            line = _Line(fact.seq, kind, fact.key, fact.cause, payload)
+        return encode_readable(line, decoder) + b"\n"
+    except ValueError as error:
+        raise UsageError(f"fact {fact.key!r} was not written: {error}") from error
 
 
 def decode_fact(line: bytes | memoryview) -> Fact:
@@ -75,15 +98,50 @@ def decode_fact(line: bytes | memoryview) -> Fact:
     Raises:
         ValueError: not a fact this version knows; the text says what is wrong and where.
     """
-    raw = _line_decoder.decode(line)
+    raw = _raw_line_decoder.decode(line)
     if not raw.type or not raw.key:
         raise ValueError("type and key are required")
     if raw.type.startswith(_NOTE_PREFIX):
         return Fact(raw.seq, raw.key, raw.cause, Note(raw.type, _note_decoder.decode(raw.payload)))
-    decoder = _payload_decoders.get(raw.type)
-    if decoder is None:
-        raise ValueError(f"unknown fact kind '{raw.type}'")
-    return Fact(raw.seq, raw.key, raw.cause, decoder.decode(raw.payload))
+    return Fact(raw.seq, raw.key, raw.cause, _payload_decoder(raw.type).decode(raw.payload))
+
+
+def encode_readable(value: object, decoder: msgspec.json.Decoder[Any]) -> bytes:
+    """JSON of `value`, from which `decoder` gets an equal one.
+
+    Raises:
+        ValueError: that cannot be; the text says why.
+    """
+    try:
+        written = _encoder.encode(value)
+        twin = decoder.decode(written)
+    except (TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if twin != value and not _is_read_as(value, twin):
+        raise ValueError("it holds a value that JSON would turn into another one, such as bytes or NaN")
+    return written
+
+
+def _is_read_as(value: Any, twin: Any) -> bool:
+    """True when they are equal but for tuples, which come back as lists."""
+    parts: Iterable[Any]
+    if isinstance(value, list | tuple):
+        parts, twins = cast(Sequence[Any], value), twin
+    elif type(value) is not type(twin):
+        return bool(value == twin)
+    elif isinstance(value, dict):
+        parts, twins = cast(Mapping[Any, Any], value).items(), twin.items()
+    elif isinstance(value, msgspec.Struct):
+        parts, twins = msgspec.structs.astuple(value), msgspec.structs.astuple(twin)
+    else:
+        return bool(value == twin)
+    return all(_is_read_as(part, its_twin) for part, its_twin in zip(parts, twins, strict=True))
+
+
+def _kind_of(note: Note) -> str:
+    if not str(note.kind).startswith(_NOTE_PREFIX):
+        raise ValueError(f"the kind of a note begins with '{_NOTE_PREFIX}', not '{note.kind}'")
+    return note.kind
 
 
 def encode_json(value: object) -> bytes:

@@ -17,14 +17,14 @@ import msgspec
 
 from fanfold.contracts.codec import encode_json
 from fanfold.contracts.messages import ToolSpec
-from fanfold.contracts.policy import Decision, PermissionPolicy
+from fanfold.contracts.policy import Decision, PermissionPolicy, split_rule
 from fanfold.contracts.record import JsonObject
-from fanfold.errors import ConfigError
 from fanfold.kernel.globs import compile_glob
+from fanfold.nearest import did_you_mean
 
-_RULE = r"(?s)([^()\s]+)(?:\((.+)\))?"
 _SEARCH_MODES = ("grep", "glob")
 _PATH_TOOLS = ("read", "write", "edit")
+_READ = ToolSpec(name="read", description="", parameters={}, is_read_only=True)
 _STRICTNESS: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 _OPERATORS = r"[;&|<>()`\n\r]"
@@ -62,11 +62,9 @@ class Rule(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1024)
 def parse_rule(text: str) -> Rule:
-    """Raises ConfigError for what is no rule: a deny rule that is silently dropped would be an open door."""
-    found = re.fullmatch(_RULE, text.strip())
-    if found is None:
-        raise ConfigError(f"permission rule {text!r} is neither `tool` nor `tool(pattern)`")
-    tool, pattern = found[1].lower(), found[2]
+    """Raises ConfigError for what is no rule."""
+    name, pattern = split_rule(text)
+    tool = name.lower()
     if tool in _SEARCH_MODES:
         return Rule(text, "search", f"{tool} {'**' if pattern in (None, '*') else pattern}")
     return Rule(text, tool, pattern)
@@ -104,9 +102,6 @@ def decide_permission(
     Args:
         args: match the tool's schema.
         real_path: the workspace-relative path that a path argument really leads to (`Workspace.canonical`).
-
-    Raises:
-        ConfigError: the policy holds a text that is no rule.
     """
     if not policy.enabled:
         return "allow", None
@@ -122,6 +117,31 @@ def decide_permission(
     if policy.default_decision == "ask" and spec.is_read_only:
         return "allow", None
     return policy.default_decision, None
+
+
+def may_read(policy: PermissionPolicy, path: str) -> bool:
+    """Whether a `read` of `path` passes without a question: only then may `search` show what is in it.
+
+    Args:
+        path: a file's real path, relative to the workspace.
+    """
+    is_open = policy.default_decision != "deny" and not _rules_for("read", (*policy.deny, *policy.ask))
+    # The whole decision takes ten times as long, and is asked for up to a hundred thousand files.
+    return is_open or decide_permission(policy, _READ, {"file_path": path})[0] == "allow"
+
+
+def unknown_rules(policy: PermissionPolicy, tool_names: Iterable[str]) -> list[str]:
+    """A warning for each rule that is about no tool, so that a slip of the pen is not taken for a locked door.
+
+    Names with wildcards and those of MCP servers may fit tools that come later: nothing is said of them.
+    """
+    known = {name.lower() for name in tool_names}
+    writable = [*known, *(_SEARCH_MODES if "search" in known else ())]
+    return [
+        f"permission rule '{text}' names no tool{did_you_mean(tool, writable)}"
+        for text in (*policy.deny, *policy.allow, *policy.ask)
+        if not re.search(r"[*?]|^mcp__", tool := parse_rule(text).tool) and tool not in known
+    ]
 
 
 def visible_tools(policy: PermissionPolicy, specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
@@ -143,15 +163,16 @@ def _is_visible(policy: PermissionPolicy, name: str) -> bool:
     return policy.default_decision != "deny" or bool(_rules_for(name, (*policy.allow, *policy.ask)))
 
 
-def _rules_for(name: str, rules: Iterable[str]) -> list[Rule]:
-    return [rule for rule in map(parse_rule, rules) if rule.names(name)]
+@lru_cache(maxsize=1024)
+def _rules_for(name: str, rules: tuple[str, ...]) -> tuple[Rule, ...]:
+    return tuple(rule for rule in map(parse_rule, rules) if rule.names(name))
 
 
-def _first_match(rules: list[Rule], texts: list[str]) -> Rule | None:
+def _first_match(rules: tuple[Rule, ...], texts: list[str]) -> Rule | None:
     return next((rule for rule in rules if any(map(rule.matches, texts))), None)
 
 
-def _allowing(name: str, rules: list[Rule], texts: tuple[str, ...]) -> Rule | None:
+def _allowing(name: str, rules: tuple[Rule, ...], texts: tuple[str, ...]) -> Rule | None:
     """The rule that allows the first text, if every text has one."""
     found = [next((rule for rule in rules if _may_allow(name, rule, text)), None) for text in texts]
     return found[0] if all(found) else None

@@ -13,8 +13,8 @@ class TokenLedger:
     so the cap can be passed by one call per running step."""
 
     def __init__(self, limit_tokens: int | None = None) -> None:
-        if limit_tokens is not None and limit_tokens < 0:
-            raise UsageError(f"budget_tokens must be 0 or more, got {limit_tokens}")
+        if limit_tokens is not None and (type(limit_tokens) is not int or limit_tokens < 0):
+            raise UsageError(f"budget_tokens must be a whole number, 0 or more, got {limit_tokens!r}")
         self._limit = limit_tokens
         self._consumed = 0
 

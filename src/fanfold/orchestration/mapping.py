@@ -2,14 +2,15 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 
 from fanfold.contracts.codec import encode_json
 from fanfold.contracts.messages import NO_USAGE
-from fanfold.contracts.record import JsonObject, Record
+from fanfold.contracts.record import Record
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
-from fanfold.errors import UsageError
+from fanfold.errors import InvalidSpecError, UsageError
 from fanfold.foreign import tolerant
 from fanfold.kernel.plain_text import is_plain, plain
 from fanfold.kernel.schema import compile_schema
@@ -21,19 +22,20 @@ PREVIOUS = "previous"
 """The field that holds the text of the step before, in every step but the first."""
 
 
-class MapItem(Record, frozen=True, kw_only=True):
+class MapItem(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key: str
     """How people know the item: a path, a line, a row's id. Need not be unique."""
     fields: dict[str, str]
     """What its prompts may name."""
 
 
-class MapStep(Record, frozen=True, kw_only=True):
+class MapStep(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prompt: str
     """A template (see `template.py`)."""
     agent: str = "answer"
-    output_schema: JsonObject | bool | None = None
-    max_steps: int | None = None
+    output_schema: Any = None
+    """As in `AgentStepSpec`."""
+    max_steps: Annotated[int, msgspec.Meta(ge=0)] | None = None
     model: str | None = None
 
 
@@ -55,8 +57,8 @@ class MapResult(Record, frozen=True, kw_only=True):
 
 async def execute_map(
     executor: AgentExecutor,
-    items: Sequence[MapItem],
-    steps: Sequence[MapStep],
+    items: Sequence[MapItem | Mapping[str, Any]],
+    steps: Sequence[MapStep | Mapping[str, Any]],
     *,
     journal: ItemJournal | None = None,
     ledger: BudgetGuard | None = None,
@@ -72,18 +74,20 @@ async def execute_map(
     Raises:
         UsageError: no step, or a template that names a field some item does not have; nothing has started.
     """
-    _check(items, steps)
+    asked = [_checked(MapItem, f"items[{index}]", item) for index, item in enumerate(items)]
+    chain = [_checked(MapStep, f"steps[{index}]", step) for index, step in enumerate(steps)]
+    _check(asked, chain)
     events = None if events is None else tolerant(events)
     tell = tolerant(on_row or _nobody)
     rows: dict[int, MapRow] = {}
 
     def finish(index: int, outcome: StepOutcome, *, is_cached: bool) -> None:
-        rows[index] = MapRow(key=items[index].key, outcome=outcome, is_cached=is_cached)
+        rows[index] = MapRow(key=asked[index].key, outcome=outcome, is_cached=is_cached)
         tell(index, rows[index])
 
     equal: dict[str, list[int]] = {}
-    for index, item in enumerate(items):
-        equal.setdefault(identity(item, steps), []).append(index)
+    for index, item in enumerate(asked):
+        equal.setdefault(identity(item, chain), []).append(index)
     waiting: list[str] = []
     for each, indices in equal.items():
         known = None if journal is None else journal.finished.get(each)
@@ -95,7 +99,7 @@ async def execute_map(
 
     async def run(position: int) -> None:
         first, *others = equal[waiting[position]]
-        outcome = await _run_chain(executor, items[first], first, steps, events, ledger)
+        outcome = await _run_chain(executor, asked[first], first, chain, events, ledger)
         if journal is not None and outcome.success:
             await journal.record(waiting[position], outcome)
         finish(first, outcome, is_cached=False)
@@ -103,7 +107,7 @@ async def execute_map(
             finish(index, outcome, is_cached=True)
 
     await fan_out(len(waiting), executor.concurrency_hint(), run)
-    return MapResult(rows=[rows[index] for index in range(len(items))])
+    return MapResult(rows=[rows[index] for index in range(len(asked))])
 
 
 def _nobody(index: int, row: MapRow) -> None:
@@ -116,12 +120,27 @@ def identity(item: MapItem, steps: Sequence[MapStep]) -> str:
     return hashlib.sha256(meaning).hexdigest()
 
 
+R = TypeVar("R", MapItem, MapStep)
+
+
+def _checked(kind: type[R], place: str, source: object) -> R:
+    """The record that `source` is, or describes as a mapping, with its schema made plain."""
+    is_described = isinstance(source, Mapping | Record)
+    fields = dict(cast("Mapping[str, Any]", source)) if is_described else {}
+    try:
+        if fields.get("output_schema") is not None:
+            fields["output_schema"] = compile_schema(fields["output_schema"]).schema
+        return msgspec.convert(fields if is_described else source, kind)
+    except (msgspec.ValidationError, InvalidSpecError) as error:
+        raise UsageError(f"{place}: {error}") from error
+
+
 def _check(items: Sequence[MapItem], steps: Sequence[MapStep]) -> None:
     if not steps:
         raise UsageError("a map needs at least one step")
-    for step in steps:
-        if step.output_schema is not None:
-            compile_schema(step.output_schema)
+    for number, step in enumerate(steps):
+        if not step.prompt.strip():
+            raise UsageError(f"steps[{number}]: the prompt is empty")
     seen: set[frozenset[str]] = set()
     for item in items:
         for name, value in item.fields.items():

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import inspect
+import json
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 from fanfold.contracts.events import event
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.errors import InvalidSpecError, UsageError
-from fanfold.foreign import call_foreign, described, tolerant
+from fanfold.foreign import call_foreign, described, logger, tolerant
 from fanfold.orchestration.fanout import fan_out, run_step
 from fanfold.orchestration.specs import SpecLike, parse_spec
 from fanfold.protocols import AgentExecutor, BudgetGuard, EventSink
@@ -38,14 +39,17 @@ async def execute_pipeline(
 
     A stage gets a `StageContext` and returns the next spec, or None to stop the chain. Plain functions run in threads
     of their own, `async def` stages on the loop; both within `timeout_ms`. A stage that raises, takes too long or
-    returns no valid spec stops its own chain, and a `pipeline_warning` event says why. A failed step stops its chain
-    with that outcome. Concurrency counts chains.
+    returns no valid spec stops its own chain, and a `pipeline_warning` event says why (a log line, if nobody listens).
+    A failed step stops its chain with that outcome. Concurrency counts chains.
 
     Raises:
         TypeError: an item that is no JSON data; nothing has started.
     """
-    if timeout_ms < 1:
-        raise UsageError(f"timeout_ms must be 1 or more, got {timeout_ms}")
+    if type(timeout_ms) is not int or timeout_ms < 1:
+        raise UsageError(f"timeout_ms must be a whole number, 1 or more, got {timeout_ms!r}")
+    for number, stage in enumerate(stages):
+        if not callable(stage):
+            raise UsageError(f"stages[{number}] is a {type(stage).__name__}, not a function of the context")
     frozen = [_frozen(index, item) for index, item in enumerate(items)]
     events = None if events is None else tolerant(events)
     chain = tuple(stages)
@@ -68,8 +72,8 @@ async def execute_pipeline(
 
 def _frozen(index: int, item: Any) -> bytes:
     try:
-        return msgspec.json.encode(item)
-    except (TypeError, ValueError) as error:
+        return json.dumps(item, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"items[{index}] is no JSON data: {error}") from error
 
 
@@ -93,8 +97,11 @@ async def _next_spec(
             return parse_spec(answer)
         except InvalidSpecError as error:
             why = str(error)
-    if events is not None:
-        events(event("pipeline_warning", item=item, stage=number, message=f"stage {number} of item {item}: {why}"))
+    message = f"stage {number} of item {item}: {why}"
+    if events is None:
+        logger.warning(message)
+    else:
+        events(event("pipeline_warning", item=item, stage=number, message=message))
     return None
 
 

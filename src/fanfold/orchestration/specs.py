@@ -1,6 +1,6 @@
 """Specs as callers write them, made into `AgentStepSpec`s: all of them checked before any of them runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ def parse_specs(specs: Sequence[SpecLike]) -> list[AgentStepSpec]:
         InvalidSpecError: `invalid AgentStepSpec: specs[2].max_steps: ...`, for the first fault found; also for a
             `task_id` that occurs twice.
     """
-    if isinstance(specs, Mapping | str | bytes):
+    if isinstance(specs, Mapping | str | bytes) or not isinstance(specs, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidSpecError("expected a list of specs, got one " + type(specs).__name__)
     parsed = [parse_spec(each, index) for index, each in enumerate(specs)]
     seen: dict[str, int] = {}
@@ -39,7 +39,7 @@ def parse_specs(specs: Sequence[SpecLike]) -> list[AgentStepSpec]:
 
 def parse_spec(source: SpecLike, index: int | None = None) -> AgentStepSpec:
     """One spec, checked; `index` is named in the error."""
-    spec = source if isinstance(source, AgentStepSpec) else _from_mapping(source, index)
+    spec = _from_mapping(source, index)
     if not spec.task_id.strip() or len(spec.task_id) > MAX_TASK_ID:
         raise InvalidSpecError(f"must be 1 to {MAX_TASK_ID} characters", index=index, field="task_id")
     for field in ("task_id", "agent", "description", "prompt"):
@@ -56,8 +56,8 @@ def parse_spec(source: SpecLike, index: int | None = None) -> AgentStepSpec:
     return spec if schema is spec.output_schema else msgspec.structs.replace(spec, output_schema=schema)
 
 
-def _from_mapping(source: Mapping[str, Any], index: int | None) -> AgentStepSpec:
-    if not isinstance(source, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are not type-checked
+def _from_mapping(source: SpecLike, index: int | None) -> AgentStepSpec:
+    if not isinstance(source, Mapping | AgentStepSpec):  # pyright: ignore[reportUnnecessaryIsInstance]  callers are not type-checked
         raise InvalidSpecError(f"expected a mapping, got {type(source).__name__}", index=index)
     fields = {str(key): value for key, value in source.items()}
     for key in fields:

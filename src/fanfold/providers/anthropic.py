@@ -26,7 +26,9 @@ from fanfold.providers.http import HttpTransport
 from fanfold.providers.reply import ReplyInProgress
 from fanfold.providers.route import HttpRoute, route_to
 from fanfold.providers.structured import EMIT_DESCRIPTION, EMIT_TOOL, capabilities_of, is_forced
-from fanfold.providers.tool_calls import json_text, replayed_arguments, replayed_name
+from fanfold.providers.tool_calls import arguments_text, replayed_arguments, replayed_name
+from fanfold.providers.usage import Count
+from fanfold.providers.wire_json import decoded
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 WIRE_VERSION = "2023-06-01"
@@ -85,7 +87,9 @@ class AnthropicClient:
 
     async def generate(self, request: ModelRequest, deltas: DeltaSink | None = None) -> ModelReply:
         is_streaming = deltas is not None
-        reply = ReplyInProgress(self._route, is_forced=is_forced(self._capabilities, request), deltas=deltas)
+        reply = ReplyInProgress(
+            self._route, _read_usage, is_forced=is_forced(self._capabilities, request), deltas=deltas
+        )
         body = self.body(request, is_streaming)
         return await exchange(
             self._transport, self._route, body, _MessagesReader(self._route, reply), is_streaming=is_streaming
@@ -202,29 +206,22 @@ def _result_block(message: ToolMessage) -> dict[str, Any]:
 # ---- replies -----------------------------------------------------------------------------------------------
 
 
-class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+class _Usage(msgspec.Struct, frozen=True):
+    """A stream counts the input at its start and the output at its end."""
 
-    def update(self, newer: "_Usage") -> None:
-        """A stream counts the input at its start and the output at its end."""
-        for name in self.__struct_fields__:
-            if (value := getattr(newer, name)) is not None:
-                setattr(self, name, value)
+    input_tokens: Count
+    output_tokens: Count
+    cache_read_input_tokens: Count = 0
+    cache_creation_input_tokens: Count = 0
 
-    def as_usage(self) -> Usage | None:
-        if self.input_tokens is None and self.output_tokens is None:
-            return None
-        read, written = self.cache_read_input_tokens or 0, self.cache_creation_input_tokens or 0
-        prompt, completion = (self.input_tokens or 0) + read + written, self.output_tokens or 0
+    def as_usage(self) -> Usage:
+        prompt = self.input_tokens + self.cache_read_input_tokens + self.cache_creation_input_tokens
         return Usage(
             prompt_tokens=prompt,
-            completion_tokens=completion,
-            total_tokens=prompt + completion,
-            cache_read_tokens=read,
-            cache_write_tokens=written,
+            completion_tokens=self.output_tokens,
+            total_tokens=prompt + self.output_tokens,
+            cache_read_tokens=self.cache_read_input_tokens,
+            cache_write_tokens=self.cache_creation_input_tokens,
         )
 
 
@@ -234,7 +231,7 @@ class _Block(msgspec.Struct, frozen=True):
     thinking: str | None = None
     id: str | None = None
     name: str | None = None
-    input: Any = None
+    input: msgspec.Raw = msgspec.Raw()
 
 
 class _Delta(msgspec.Struct, frozen=True):
@@ -247,7 +244,7 @@ class _Delta(msgspec.Struct, frozen=True):
 class _Reply(msgspec.Struct, frozen=True):
     content: list[_Block] | None = None
     stop_reason: str | None = None
-    usage: _Usage | None = None
+    usage: msgspec.Raw = msgspec.Raw()
     error: ErrorObject | str | None = None
 
 
@@ -257,49 +254,47 @@ class _Event(msgspec.Struct, frozen=True):
     message: _Reply | None = None
     content_block: _Block | None = None
     delta: _Delta | None = None
-    usage: _Usage | None = None
+    usage: msgspec.Raw = msgspec.Raw()
     error: ErrorObject | str | None = None
 
 
 _reply = msgspec.json.Decoder(_Reply)
 _event = msgspec.json.Decoder(_Event)
+_read_usage = msgspec.json.Decoder(_Usage).decode
 
 
 class _MessagesReader:
     def __init__(self, route: HttpRoute, reply: ReplyInProgress) -> None:
         self.reply = reply
         self._route = route
-        self._usage = _Usage()
 
     def take_whole(self, body: bytes) -> None:
-        whole = _reply.decode(body)
+        whole = decoded(_reply, body)
         if whole.error:
             raise reported(self._route, whole.error)
         if whole.content is None:
             raise msgspec.ValidationError("it has no content")
         for index, block in enumerate(whole.content):
             self._take_block(index, block)
-        self._take_usage(whole.usage)
+        self.reply.usage.take(whole.usage)
         self._take_stop(whole.stop_reason or "end_turn")
 
     def take_event(self, data: bytes) -> bool:
-        event = _event.decode(data)
+        event = decoded(_event, data)
         if event.error:
             raise reported(self._route, event.error)
         if event.message is not None:
-            self._take_usage(event.message.usage)
+            self.reply.usage.take(event.message.usage)
         if event.content_block is not None:
             self._take_block(event.index, event.content_block)
         if event.delta is not None:
             self._take_delta(event.index, event.delta)
-        self._take_usage(event.usage)
+        self.reply.usage.take(event.usage)
         return event.type == "message_stop"
 
     def _take_block(self, index: int | None, block: _Block) -> None:
         if block.type == "tool_use":
-            # A stream begins with an empty input and sends the real one in pieces.
-            arguments = json_text(block.input) if block.input else ""
-            self.reply.add_call(index, block.id or "", block.name or "", arguments)
+            self.reply.add_call(index, block.id or "", block.name or "", arguments_text(block.input))
         if block.text:
             self.reply.add_text(block.text)
         if block.thinking:
@@ -317,8 +312,3 @@ class _MessagesReader:
     def _take_stop(self, reason: str | None) -> None:
         if reason is not None:
             self.reply.stop = _STOP_REASONS.get(reason, "stop")
-
-    def _take_usage(self, usage: _Usage | None) -> None:
-        if usage is not None:
-            self._usage.update(usage)
-            self.reply.usage = self._usage.as_usage()

@@ -9,6 +9,7 @@ import msgspec
 from fanfold.errors import ProviderError
 from fanfold.providers.http import HttpAnswer
 from fanfold.providers.route import HttpRoute
+from fanfold.providers.wire_json import decoded
 
 SHOWN_CHARACTERS = 200
 """Of a body, in a message."""
@@ -54,6 +55,7 @@ _KIND_OF_CODE = {
 _HINTS = {
     "auth": "check the key ({key_source})",
     "quota": "the account behind the key ({key_source}) has no credit or quota left",
+    "rate_limit": "lower --concurrency (max_parallel_tasks), or wait before you go on",
     "not_found": "check the model's id and base_url ({base_url}); most servers want one that ends with /v1",
 }
 
@@ -77,8 +79,8 @@ _error_body = msgspec.json.Decoder(_ErrorBody)
 def refused(route: HttpRoute, answer: HttpAnswer) -> ProviderError:
     """The error of an answer whose status is not 200."""
     try:
-        body = _error_body.decode(answer.body)
-    except msgspec.MsgspecError:
+        body = decoded(_error_body, answer.body)
+    except msgspec.DecodeError:
         body = _ErrorBody()  # An HTML page or plain text: shown as it is.
     error = body.error if isinstance(body.error, ErrorObject) else ErrorObject(message=body.error or body.message)
     kind = _kind(answer.status, error)
@@ -87,7 +89,7 @@ def refused(route: HttpRoute, answer: HttpAnswer) -> ProviderError:
     return _error(
         route,
         f"answered {answer.status}{moved}",
-        str(error.message) if error.message else _text(answer.body),
+        _words(error.message) or _text(answer.body),
         kind=kind,
         retryable=advice == "true" if advice in ("true", "false") else kind in _RETRYABLE,
         status=answer.status,
@@ -104,16 +106,19 @@ def reported(route: HttpRoute, error: ErrorObject | str) -> ProviderError:
     return _error(
         route,
         "reported an error in its answer" + (f" ({status})" if status else ""),
-        str(error.message or error.type or error.code or ""),
+        _words(error.message) or _words(error.type) or _words(error.code),
         kind=kind,
         retryable=kind in _RETRYABLE,
         status=status,
     )
 
 
-def nonsense(route: HttpRoute, reason: str, body: bytes = b"", status: int = 200) -> ProviderError:
-    """The error of an answer that breaks the wire's rules; worth another try, for most such faults pass."""
-    return _error(route, f"answered {status}, {reason}", _text(body), kind="protocol", retryable=True, status=status)
+def nonsense(route: HttpRoute, reason: str, body: bytes = b"", *, retryable: bool = True) -> ProviderError:
+    """The error of an answer with status 200 that is no reply; worth another try, for most such faults pass.
+
+    `reason` follows `answered`: `200, but with a poem`.
+    """
+    return _error(route, f"answered {reason}", _text(body), kind="protocol", retryable=retryable, status=200)
 
 
 def retry_after_ms(headers: Mapping[str, str]) -> int | None:
@@ -139,9 +144,14 @@ def _kind(status: int | None, error: ErrorObject) -> str:
     named = next((_KIND_OF_CODE[code] for code in codes if code in _KIND_OF_CODE), "server")
     if status is None or named == "quota":
         return named
-    if _NO_CREDIT in str(error.message):
+    if _NO_CREDIT in _words(error.message):
         return "quota"
     return _KIND_OF_STATUS.get(status) or ("server" if status >= 500 else "bad_request")
+
+
+def _words(value: object) -> str:
+    """Nothing of an object or a list: what is all there is to see then is the whole body."""
+    return str(value) if isinstance(value, str | int) and value else ""
 
 
 def _text(body: bytes) -> str:
@@ -159,9 +169,10 @@ def _error(
     status: int | None,
     retry_after_ms: int | None = None,
 ) -> ProviderError:
-    shown = " ".join(route.redact(detail).split())[:SHOWN_CHARACTERS]
+    shown = route.shown(detail)[:SHOWN_CHARACTERS]
+    before = " " if what.endswith("?") else ": "
     error = ProviderError(
-        f"{route.provider} ({route.host}) {route.redact(what)}" + (f": {shown}" if shown else ""),
+        f"{route.provider} ({route.host}) {route.shown(what)}" + (before + shown if shown else ""),
         kind=kind,
         retryable=retryable,
         provider=route.provider,

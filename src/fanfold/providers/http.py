@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from fanfold.errors import LifecycleError, ProviderError
+from fanfold.providers.base_url import url_fault
 from fanfold.providers.route import HttpRoute
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ DRAIN_SECONDS = 0.25
 """How long a stream that said its last word may take to end, so that its connection can be used again."""
 WHOLE_WRITE_BYTES = 1 << 20
 """Larger bodies go out in pieces, so that one of them does not hold up the loop."""
+MOST_ANSWER_BYTES = 64 << 20
+"""Of an answer's body as it is after decompression: far more than any reply, far less than the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,31 @@ class HttpAnswer:
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+
+class Patience:
+    """Ends an answer that is alive but no longer grows, which the timeout of the socket never does.
+
+    Belongs to one answer and counts from its head on.
+    """
+
+    def __init__(self, route: HttpRoute) -> None:
+        self._route = route
+        self._now = asyncio.get_running_loop().time
+        self._since = self._now()
+        self._progress = 0
+
+    def check(self, progress: int) -> None:
+        """To be called after each piece; `progress` is any measure of what has come so far.
+
+        Raises:
+            ProviderError: `timeout`: it has been the same for the route's `silence_ms`.
+        """
+        now = self._now()
+        if progress != self._progress:
+            self._progress, self._since = progress, now
+        elif now - self._since > self._route.silence_ms / 1000:
+            raise _timed_out(self._route, "only kept the connection alive")
 
 
 class HttpStream:
@@ -48,6 +76,7 @@ class HttpStream:
         self.headers: Mapping[str, str] = response.headers
         self._content = response.content
         self._route = route
+        self._arrived_bytes = 0
 
     def __aiter__(self) -> HttpStream:
         return self
@@ -59,13 +88,24 @@ class HttpStream:
             raise _explained(error, self._route) from error
         if not chunk:
             raise StopAsyncIteration
+        self._arrived_bytes += len(chunk)
+        if self._arrived_bytes > MOST_ANSWER_BYTES:
+            raise _too_long(self._route)
         return chunk
 
     async def whole(self) -> HttpAnswer:
-        return HttpAnswer(self.status, self.headers, b"".join([chunk async for chunk in self]))
+        """The answer with its whole body."""
+        patience, chunks, progress = Patience(self._route), list[bytes](), 0
+        async for chunk in self:
+            chunks.append(chunk)
+            progress += not chunk.isspace()  # Some servers send line ends until the model has finished.
+            patience.check(progress)
+        return HttpAnswer(self.status, self.headers, b"".join(chunks))
 
     async def drain(self) -> None:
         """Read on to the end, if it comes soon."""
+        if self._content.at_eof():
+            return
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 while not self._content.at_eof():
@@ -96,20 +136,17 @@ class HttpTransport:
         """The whole answer, whatever its status.
 
         Raises:
-            ProviderError: `connection` or `timeout`.
+            ProviderError: `connection`, `timeout`, or `protocol`: the answer is too long.
         """
-        try:
-            async with await self._send(route, body) as response:
-                return HttpAnswer(response.status, response.headers, await response.read())
-        except _failures() as error:
-            raise _explained(error, route) from error
+        async with self.stream(route, body) as stream:
+            return await stream.whole()
 
     @asynccontextmanager
     async def stream(self, route: HttpRoute, body: bytes) -> AsyncGenerator[HttpStream]:
         """The answer as soon as its head is there. Leaving the context by an exception closes the connection.
 
         Raises:
-            ProviderError: `connection` or `timeout`, also while the pieces are read.
+            ProviderError: as of `post`, also while the pieces are read.
         """
         try:
             response = await self._send(route, body)
@@ -164,9 +201,24 @@ class HttpTransport:
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=CONNECT_TIMEOUT_SECONDS, sock_read=route.silence_ms / 1000
             ),
-            proxy=_proxy_of(route.url),
+            proxy=_usable_proxy(route),
         )
         return prepared
+
+
+def _usable_proxy(route: HttpRoute) -> str | None:
+    proxy = _proxy_of(route.url)
+    if proxy is not None and (fault := url_fault(proxy)):
+        message = (
+            f"{_proxy_variable(route)} of the environment {fault}; name a proxy such as http://proxy:3128, or none"
+        )
+        raise ProviderError(message, kind="connection", retryable=False, provider=route.provider)
+    return proxy
+
+
+def _proxy_variable(route: HttpRoute) -> str:
+    name = f"{urlsplit(route.url).scheme}_proxy"
+    return name if name in os.environ else name.upper()
 
 
 def _proxy_of(url: str) -> str | None:
@@ -188,38 +240,57 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _explained(error: Exception, route: HttpRoute) -> ProviderError:
-    """`cannot reach`, `was silent` or `was lost`, in the words of the settings that the reader may change."""
+    """`was silent`, `cannot reach` or `was lost`, in the words of the settings that the reader may change."""
     import aiohttp
 
-    is_retryable = True
     if isinstance(error, aiohttp.SocketTimeoutError):
-        kind, message = (
-            "timeout",
-            (
-                f"{route.provider} ({route.host}) was silent for {route.silence_ms / 1000:g} s; "
-                "raise timeout_ms of the provider if its model needs longer"
-            ),
-        )
-    elif isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return _timed_out(route, "was silent")
+    is_retryable = True
+    if isinstance(error, aiohttp.ClientConnectorError):
         is_retryable = not isinstance(error, aiohttp.ClientSSLError)
-        reason = f"no connection within {CONNECT_TIMEOUT_SECONDS:g} s"
-        if isinstance(error, aiohttp.ClientConnectorError):
-            reason = _reason(error.os_error)
-        if isinstance(error, aiohttp.ClientProxyConnectionError):
-            reason += f" at the proxy {error.host}:{error.port} that the environment names"
-        kind, message = (
-            "connection",
-            (f"cannot reach {route.base_url} ({reason}); is the server running and base_url right?"),
-        )
+        message = _unreachable(route, _reason(error.os_error) + _at_proxy(route, error.host, error.port))
+    elif isinstance(error, aiohttp.ConnectionTimeoutError):
+        message = _unreachable(route, f"no connection within {CONNECT_TIMEOUT_SECONDS:g} s")
+    elif isinstance(error, aiohttp.ClientHttpProxyError):
+        is_retryable = False
+        message = _unreachable(route, f"the proxy that {_proxy_variable(route)} names answered {error.status}")
     else:
-        kind, message = (
-            "connection",
-            f"connection to {route.provider} ({route.host}) was lost: {_reason(error)}",
-        )
-    return ProviderError(route.redact(message), kind=kind, retryable=is_retryable, provider=route.provider)
+        message = f"connection to {route.provider} ({route.host}) was lost: {_reason(error)}"
+    return ProviderError(route.shown(message), kind="connection", retryable=is_retryable, provider=route.provider)
+
+
+def _timed_out(route: HttpRoute, what: str) -> ProviderError:
+    return ProviderError(
+        f"{route.provider} ({route.host}) {what} for {route.silence_ms / 1000:g} s; "
+        "raise timeout_ms of the provider if its model needs longer",
+        kind="timeout",
+        retryable=True,
+        provider=route.provider,
+    )
+
+
+def _too_long(route: HttpRoute) -> ProviderError:
+    return ProviderError(
+        f"{route.provider} ({route.host}) sent more than {MOST_ANSWER_BYTES >> 20} MiB in one answer",
+        kind="protocol",
+        retryable=False,
+        provider=route.provider,
+    )
+
+
+def _unreachable(route: HttpRoute, reason: str) -> str:
+    return f"cannot reach {route.base_url} ({reason}); is the server running and base_url right?"
+
+
+def _at_proxy(route: HttpRoute, host: str, port: int | None) -> str:
+    proxy = _proxy_of(route.url)
+    is_proxy = proxy is not None and host == urlsplit(proxy).hostname
+    return f" at the proxy {host}:{port} that {_proxy_variable(route)} names" if is_proxy else ""
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
         return os.strerror(error.errno)  # asyncio puts addresses in place of the system's words.
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    # What aiohttp found wrong in an answer is told by the error behind the error, after a status that nobody sent.
+    found = getattr(error, "message", None) or getattr(error.__cause__, "message", None)
+    return found or getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -16,12 +16,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from secrets import token_hex
 from typing import Any, Protocol
 
 from fanfold.contracts.record import JsonObject
-from fanfold.errors import ConfigError, MissingExtraError, RunCancelledError, UsageError
+from fanfold.errors import ConfigError, LifecycleError, MissingExtraError
 from fanfold.providers.gguf import ModelFile, cache_folder, verify
 
 BATCH_TOKENS = 128
@@ -35,9 +34,9 @@ Hear = Callable[[bytes], None]
 class Runtime(Protocol):
     """What we use of the module `xllamacpp`, which has no type hints."""
 
-    def CommonParams(self) -> Any: ...  # noqa: N802
+    def CommonParams(self) -> Any: ...
 
-    def Server(self, params: Any) -> Any: ...  # noqa: N802
+    def Server(self, params: Any) -> Any: ...
 
     def json_schema_to_grammar(self, schema: JsonObject) -> str: ...
 
@@ -52,7 +51,8 @@ def load_runtime(load: Callable[[str], Any] = importlib.import_module) -> Runtim
     # 20). The library reads this once, when it is loaded, so neither children nor later code see the change.
     is_ours = os.environ.setdefault("OMP_WAIT_POLICY", "passive") == "passive"
     try:
-        return load("xllamacpp")
+        runtime: Runtime = load("xllamacpp")
+        return runtime
     except ImportError as error:
         if "libgomp" in str(error):
             raise MissingExtraError(
@@ -109,12 +109,12 @@ class Llama:
     def submit(self, job: Job) -> None:
         with self._lock:
             if self._is_closed:
-                raise UsageError("the local model is closed")
+                raise LifecycleError("the local model is closed")
             self._waiting.append(job)
             if len(self._workers) < self.shape.slots:
                 worker = threading.Thread(target=self._work, name=f"fanfold-llama-{len(self._workers)}")
-                self._workers.add(worker)
                 worker.start()
+                self._workers.add(worker)
 
     def close(self) -> None:
         """Cancel everything, wait for the workers (at most one step of the model), then free the memory."""
@@ -145,17 +145,24 @@ class Llama:
             return job
 
     def _perform(self, job: Job) -> Exception | None:
+        errors: list[Exception] = []
+
         def hear(chunk: bytes) -> bool:
             if not _must_stop(job):
-                job.hear(chunk)
-            return _must_stop(job)
+                try:
+                    job.hear(chunk)
+                except Exception as error:  # noqa: BLE001  the native caller would swallow it
+                    errors.append(error)
+            return _must_stop(job) or bool(errors)
 
         try:
             if not _must_stop(job):
                 self._loaded().handle_chat_completions(job.body, hear)
-        except Exception as error:  # From native code, of any kind: it is the caller's to see, the worker goes on.
-            return error
-        return RunCancelledError("the request to the local model was cancelled") if _must_stop(job) else None
+        except Exception as error:  # noqa: BLE001  from native code, of any kind: for the caller, not the worker
+            errors.append(error)
+        if _must_stop(job):
+            return LifecycleError("the local model was closed while it answered")
+        return errors[0] if errors else None
 
     def _loaded(self) -> Any:
         with self._loading:
@@ -224,5 +231,3 @@ def release(server: Llama) -> None:
 
 def default_threads() -> int:
     return min(MOST_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-
-

@@ -26,7 +26,9 @@ from fanfold.providers.http import HttpTransport
 from fanfold.providers.reply import ReplyInProgress
 from fanfold.providers.route import HttpRoute, route_to
 from fanfold.providers.structured import EMIT_DESCRIPTION, EMIT_TOOL, SCHEMA_NAME, capabilities_of, is_forced
-from fanfold.providers.tool_calls import json_text, replayed_arguments, replayed_name
+from fanfold.providers.tool_calls import arguments_text, json_text, replayed_arguments, replayed_name
+from fanfold.providers.usage import Count
+from fanfold.providers.wire_json import decoded
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 OPENAI_HOST = "api.openai.com"
@@ -70,7 +72,9 @@ class OpenAIClient:
 
     async def generate(self, request: ModelRequest, deltas: DeltaSink | None = None) -> ModelReply:
         is_streaming = deltas is not None
-        reply = ReplyInProgress(self._route, is_forced=is_forced(self._capabilities, request), deltas=deltas)
+        reply = ReplyInProgress(
+            self._route, _read_usage, is_forced=is_forced(self._capabilities, request), deltas=deltas
+        )
         body = self.body(request, is_streaming)
         return await exchange(
             self._transport, self._route, body, _ChatReader(self._route, reply), is_streaming=is_streaming
@@ -175,7 +179,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 class _Function(msgspec.Struct, frozen=True):
     name: str | None = None
-    arguments: Any = None
+    arguments: msgspec.Raw = msgspec.Raw()
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -200,34 +204,30 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 class _PromptDetails(msgspec.Struct, frozen=True):
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class _CompletionDetails(msgspec.Struct, frozen=True):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Count | None = None
 
 
 class _Usage(msgspec.Struct, frozen=True):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
-    prompt_cache_hit_tokens: int | None = None
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count = 0
+    prompt_tokens_details: _PromptDetails = _PromptDetails()
+    completion_tokens_details: _CompletionDetails = _CompletionDetails()
+    prompt_cache_hit_tokens: Count = 0
     """DeepSeek's name for cached tokens."""
 
-    def as_usage(self) -> Usage | None:
-        if self.prompt_tokens is None and self.completion_tokens is None:
-            return None
-        prompt, completion = self.prompt_tokens or 0, self.completion_tokens or 0
-        cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
-        reasoning = self.completion_tokens_details.reasoning_tokens if self.completion_tokens_details else None
+    def as_usage(self) -> Usage:
         return Usage(
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            total_tokens=self.total_tokens or prompt + completion,
-            cache_read_tokens=cached or self.prompt_cache_hit_tokens or 0,
-            reasoning_tokens=reasoning or 0,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            # Some count in it what they name nowhere else; less than its parts it cannot be.
+            total_tokens=max(self.total_tokens, self.prompt_tokens + self.completion_tokens),
+            cache_read_tokens=self.prompt_tokens_details.cached_tokens or self.prompt_cache_hit_tokens,
+            reasoning_tokens=self.completion_tokens_details.reasoning_tokens or 0,
         )
 
 
@@ -235,11 +235,12 @@ class _Chunk(msgspec.Struct, frozen=True):
     """A whole answer or one event of a stream."""
 
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: msgspec.Raw = msgspec.Raw()
     error: ErrorObject | str | None = None
 
 
 _chunk = msgspec.json.Decoder(_Chunk)
+_read_usage = msgspec.json.Decoder(_Usage).decode
 
 
 class _ChatReader:
@@ -248,7 +249,7 @@ class _ChatReader:
         self._route = route
 
     def take_whole(self, body: bytes) -> None:
-        chunk = _chunk.decode(body)
+        chunk = decoded(_chunk, body)
         if not chunk.choices and not chunk.error:
             raise msgspec.ValidationError("it has no choices")
         self._take(chunk, is_whole=True)
@@ -257,14 +258,13 @@ class _ChatReader:
     def take_event(self, data: bytes) -> bool:
         if data.strip() == b"[DONE]":
             return True
-        self._take(_chunk.decode(data), is_whole=False)
+        self._take(decoded(_chunk, data), is_whole=False)
         return False
 
     def _take(self, chunk: _Chunk, *, is_whole: bool) -> None:
         if chunk.error:
             raise reported(self._route, chunk.error)
-        if chunk.usage is not None:
-            self.reply.usage = chunk.usage.as_usage() or self.reply.usage
+        self.reply.usage.take(chunk.usage)
         for choice in chunk.choices or ():
             message = choice.message or choice.delta
             if message is not None and not choice.index:
@@ -284,12 +284,11 @@ class _ChatReader:
             self.reply.add_text(message.refusal)
             self.reply.stop = "content_filter"
         for position, call in enumerate(message.tool_calls or ()):
-            arguments = call.function.arguments
             self.reply.add_call(
                 position if is_whole else call.index,
                 "" if call.id is None else str(call.id),
                 call.function.name or "",
-                arguments if isinstance(arguments, str) else "" if arguments is None else json_text(arguments),
+                arguments_text(call.function.arguments),
             )
 
 

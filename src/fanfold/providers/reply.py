@@ -1,11 +1,14 @@
 """ReplyInProgress: what of a model's reply has arrived, and what it is worth when no more will come."""
 
-from fanfold.contracts.messages import ModelReply, StopReason, Usage
+from collections.abc import Callable
+
+from fanfold.contracts.messages import ModelReply, StopReason
 from fanfold.errors import ProviderError
 from fanfold.protocols import DeltaSink
 from fanfold.providers.failures import nonsense
 from fanfold.providers.route import HttpRoute
 from fanfold.providers.tool_calls import CallAssembly, finished_calls
+from fanfold.providers.usage import ReportedUsage, WireUsage
 
 _MAY_BE_EMPTY = ("length", "content_filter")
 """Stops that explain an empty reply: asking again would give the same."""
@@ -18,9 +21,18 @@ class ReplyInProgress:
     structured modes alike.
     """
 
-    def __init__(self, route: HttpRoute, *, is_forced: bool, deltas: DeltaSink | None) -> None:
+    def __init__(
+        self,
+        route: HttpRoute,
+        read_usage: Callable[[bytes], WireUsage],
+        *,
+        is_forced: bool,
+        deltas: DeltaSink | None,
+    ) -> None:
         self.stop: StopReason | None = None
-        self.usage: Usage | None = None
+        self.usage = ReportedUsage(read_usage)
+        self.pieces = 0
+        """How often something was said."""
         self._route = route
         self._is_forced = is_forced
         self._deltas = deltas
@@ -29,16 +41,19 @@ class ReplyInProgress:
         self._calls = CallAssembly()
 
     def add_text(self, piece: str) -> None:
+        self.pieces += 1
         self._text.append(piece)
         if self._deltas is not None and not self._is_forced:
             self._deltas.text(piece)
 
     def add_reasoning(self, piece: str) -> None:
+        self.pieces += 1
         self._reasoning.append(piece)
         if self._deltas is not None:
             self._deltas.reasoning(piece)
 
     def add_call(self, index: int | None, id: str, name: str, arguments: str) -> None:
+        self.pieces += 1
         self._calls.take(index, id, name, arguments)
         if self._deltas is not None and self._is_forced and arguments and len(self._calls.calls) == 1:
             self._deltas.text(arguments)
@@ -52,7 +67,7 @@ class ReplyInProgress:
         stop, fragments, text = self.stop, self._calls.calls, "".join(self._text)
         if stop is None:
             if fragments:
-                raise self._useless("but its stream broke off inside a tool call")
+                raise self._useless("200, but its stream broke off inside a tool call")
             stop = "incomplete"
         if fragments and self._is_forced:
             # Never completed: what was cut off at the length limit stays cut, and `stop` says so.
@@ -60,13 +75,13 @@ class ReplyInProgress:
         if stop in ("stop", "tool_calls"):
             stop = "tool_calls" if fragments else "stop"
         if not fragments and not text.strip() and stop not in _MAY_BE_EMPTY:
-            raise self._useless("but its model said nothing: no text and no tool call")
+            raise self._useless("200, but its model said nothing: no text and no tool call")
         return ModelReply(
             text=text,
             reasoning="".join(self._reasoning),
             calls=finished_calls(fragments) if fragments else (),
             stop_reason=stop,
-            usage=self.usage,
+            usage=self.usage.counted(),
         )
 
     def _useless(self, reason: str) -> ProviderError:

@@ -2,6 +2,12 @@
 
 from collections.abc import Iterator
 
+LONGEST_LINE_BYTES = 1 << 20
+
+
+class LineTooLong(Exception):
+    """A line of a stream is longer than `LONGEST_LINE_BYTES`: no model says so much at once."""
+
 
 class SseReader:
     """Event names, ids and comments are dropped: both model wires say everything in the data.
@@ -10,12 +16,23 @@ class SseReader:
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The data of each event that `chunk` completes."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        """The data of each event that `chunk` completes.
+
+        Raises:
+            LineTooLong: a line, ended or not.
+        """
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0] = bytes(self._rest + lines[0])
+            self._rest.clear()
+        self._rest += rest
+        for line in (*lines, self._rest):
+            if len(line) > LONGEST_LINE_BYTES:
+                raise LineTooLong
         for line in lines:
             line = line.removesuffix(b"\r")
             if line.startswith(b"data:"):

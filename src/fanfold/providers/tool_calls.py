@@ -1,6 +1,7 @@
 """Tool calls as models really send them: cut into fragments, without ids, with arguments that are no JSON."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,9 +10,15 @@ import msgspec
 from fanfold.contracts.messages import ToolCall
 from fanfold.contracts.record import JsonObject
 from fanfold.kernel.call_ids import LONGEST_ID, unique_ids
+from fanfold.providers.wire_json import decoded
+
+MOST_LEVELS = 128
+"""Of nesting in arguments: deeper ones could be read here and then not in the log, or not by another Python."""
 
 _object = msgspec.json.Decoder(dict[str, Any])
+_string = msgspec.json.Decoder(str)
 _encoder = msgspec.json.Encoder()
+_NOTHING = re.compile(rb"(null|\{\s*\})?")
 
 
 @dataclass(slots=True)
@@ -71,6 +78,15 @@ def finished_calls(fragments: list[CallFragments]) -> tuple[ToolCall, ...]:
     )
 
 
+def arguments_text(raw: msgspec.Raw) -> str:
+    """Arguments out of a reply, which may be a string or JSON itself; empty for `{}`: a stream begins so and sends the
+    real ones in pieces."""
+    data = bytes(raw)
+    if data.startswith(b'"'):
+        return decoded(_string, data)
+    return "" if _NOTHING.fullmatch(data) else data.decode(errors="replace")
+
+
 def parsed_arguments(text: str) -> JsonObject | str:
     """The JSON object in `text`; nothing or `null` is `{}`; what is no object stays the text that it is."""
     if not text.strip() or text.strip() == "null":
@@ -95,6 +111,20 @@ def json_text(value: object) -> str:
 
 def _parsed(text: str) -> JsonObject | None:
     try:
-        return _object.decode(text)
-    except msgspec.DecodeError:
+        found = _object.decode(text)
+    except (msgspec.DecodeError, RecursionError):
         return None
+    return None if _is_too_deep(found) else found
+
+
+def _is_too_deep(value: JsonObject) -> bool:
+    level: list[Any] = [value]
+    for _ in range(MOST_LEVELS):
+        level = [child for each in level for child in _children(each) if isinstance(child, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _children(value: JsonObject | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value

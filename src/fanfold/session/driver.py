@@ -1,6 +1,6 @@
 """The driver: fold, decide, perform, append, until nothing is enabled."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fanfold.contracts.facts import NewFact, TextTurn, ToolResulted, UserMessaged
 from fanfold.contracts.record import JsonObject
@@ -55,6 +55,8 @@ class Driver:
         """Record an explicit history; only an empty log takes one (seed 002)."""
         if self.state.facts:
             return
+        if not all(isinstance(message, Mapping) for message in history):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError('history must be a list of {"role": ..., "content": ...}')
         facts: list[NewFact] = []
         for index, (role, text) in enumerate(_spoken(history)):
             if role == "user":

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from fanfold.contracts.codec import encode_json
 from fanfold.contracts.events import AgentEvent, event
 from fanfold.contracts.facts import (
     BudgetDenied,
@@ -44,6 +45,8 @@ from fanfold.session.sound import no_reply, sound_output, sound_reply
 
 MAX_ANCHORS = 64
 MAX_QUESTIONS_PER_RUN = 3
+SHOWN_ARGUMENTS = 200
+"""Characters of a call's arguments in the message of a parked run."""
 _SUMMARY_PROMPT = (
     "Summarise this conversation so that the work can go on from the summary alone: the task, what was found with its "
     "places, what was done, what is left. Keep names, paths and numbers."
@@ -225,6 +228,7 @@ class Effects:
             call_id=call.id,
             idempotency_key=f"{self._around.session_id}:{state.turn}:{state.cycle}:{call.id}",
             emit=self._hear or _nobody,
+            may_read=self._gate.may_read,
         )
         args: Any = call.args
         output = sound_output(await call_foreign(self._gate.tool(call).run(args, scope), _failed_tool))
@@ -257,7 +261,7 @@ class Effects:
         item = PendingConfirmation(
             tool_id=tool_id, tool_name=call.name, args=call.args, session_id=self._around.session_id
         )
-        self._refuse_if_nobody_answers(tool_id, call.name, f"approval of {call.name}")
+        self._refuse_if_nobody_answers(tool_id, call, f"approval of {call.name}({_excerpt(call.args)})")
         approval = await self._parked(self._around.inbox.confirmation(item))
         self._emit("confirmation_received", tool_id=tool_id, approved=approval.approved, reason=approval.reason)
         return confirmation_fact(call.id, approval, length)
@@ -277,13 +281,13 @@ class Effects:
             options=item.options,
             allow_free_text=item.allow_free_text,
         )
-        self._refuse_if_nobody_answers(question_id, call.name, f"an answer to: {item.question}")
+        self._refuse_if_nobody_answers(question_id, call, f"an answer to: {item.question}")
         text = await self._parked(self._around.inbox.answer(item))
         return answer_fact(call.id, text, length)
 
-    def _refuse_if_nobody_answers(self, item_id: str, tool_name: str, what: str) -> None:
+    def _refuse_if_nobody_answers(self, item_id: str, call: RecordedCall, what: str) -> None:
         if self._around.approvals == "refuse":
-            raise ParkedError(tool_id=item_id, tool_name=tool_name, what=what)
+            raise ParkedError(tool_id=item_id, tool_name=call.name, what=what, args_of_call=call.args)
 
     async def _parked(self, waiting: Any) -> Any:
         if self._around.slot is None:
@@ -299,6 +303,12 @@ class Effects:
 
     def _emit_denial(self, denial: BudgetDenial) -> None:
         self._emit("budget_threshold_hit", resource=denial.resource, kind="hard", message=denial.reason)
+
+
+def _excerpt(args: JsonObject | str) -> str:
+    """What a person has to know of a call's arguments, on one line."""
+    text = args if isinstance(args, str) else encode_json(args).decode()
+    return text if len(text) <= SHOWN_ARGUMENTS else f"{text[:SHOWN_ARGUMENTS]}…"
 
 
 def _no_answer(error: BaseException) -> ModelReply:

@@ -3,7 +3,7 @@
 from fanfold.contracts.facts import RecordedCall
 from fanfold.contracts.messages import ToolCall
 from fanfold.contracts.policy import Decision
-from fanfold.kernel.permissions import decide_permission, narrower
+from fanfold.kernel.permissions import decide_permission, may_read, narrower
 from fanfold.kernel.schema import OutputSchema, compile_schema
 from fanfold.protocols import Tool
 from fanfold.session.setup import AgentSetup
@@ -57,6 +57,9 @@ class Gate:
         if decision == "allow" or (decision == "ask" and is_approved):
             return None
         return f"Permission denied: Tool '{call.name}' is blocked by permission policy."
+
+    def may_read(self, path: str) -> bool:
+        return all(may_read(policy, path) for policy in self._setup.policies)
 
     def tool(self, call: RecordedCall) -> Tool:
         return self._setup.tools[call.name]

@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from fanfold.errors import RunCancelledError, SessionBusyError, SessionClosedError
+from fanfold.portal import start_kept
 
 R = TypeVar("R")
 
@@ -14,7 +15,7 @@ class Operations:
         self._session_id = session_id
         self._tasks: set[asyncio.Task[Any]] = set()
         self._exclusive: asyncio.Task[Any] | None = None
-        self.is_closed = False
+        self._is_closed = False
 
     def start(self, work: Coroutine[Any, Any, R], *, is_exclusive: bool) -> asyncio.Task[R]:
         """Run `work` as a task of the session. Refuses at once, before `work` has done anything.
@@ -23,12 +24,12 @@ class Operations:
             SessionClosedError: the session was closed.
             SessionBusyError: `is_exclusive`, and another exclusive operation has not fully stopped yet.
         """
-        if self.is_closed or (is_exclusive and self._exclusive is not None):
+        if self._is_closed or (is_exclusive and self._exclusive is not None):
             work.close()
-            if self.is_closed:
+            if self._is_closed:
                 raise SessionClosedError(session_id=self._session_id)
             raise SessionBusyError(session_id=self._session_id)
-        task = asyncio.create_task(work)
+        task = start_kept(work)
         self._tasks.add(task)
         if is_exclusive:
             self._exclusive = task
@@ -68,9 +69,8 @@ class Operations:
 
     async def close(self) -> None:
         """Refuse new work, cancel all that runs, return when it has stopped."""
-        self.is_closed = True
-        current = asyncio.current_task()
-        await _stop({task for task in self._tasks if task is not current})
+        self._is_closed = True
+        await _stop(set(self._tasks))
 
 
 async def _stop(tasks: set[asyncio.Task[Any]]) -> None:

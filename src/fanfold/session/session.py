@@ -1,18 +1,20 @@
 """Session: an agent bound to a workspace and one log. A wide, shallow face over what it delegates to."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from fanfold.contracts.agents import AgentDefinition
-from fanfold.contracts.events import AgentEvent, AgentResult, event
-from fanfold.contracts.facts import RecordedCall
+from fanfold.contracts.events import AgentResult, event
+from fanfold.contracts.facts import NewFact, RecordedCall
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.steps import ParallelResult, StepOutcome
 from fanfold.env import HostEnv
-from fanfold.errors import CorruptLogError, StorageError
+from fanfold.errors import CorruptLogError, StorageError, UsageError
 from fanfold.kernel.fold import fold
+from fanfold.kernel.plain_text import is_plain
 from fanfold.kernel.state import EMPTY, SessionState
 from fanfold.kernel.transcript import as_history
 from fanfold.options import SessionOptions
@@ -24,13 +26,14 @@ from fanfold.orchestration.specs import SpecLike
 from fanfold.portal import Portal, blocking, on_loop
 from fanfold.protocols import AgentExecutor, EventSink, FactLog, HeldThread, ItemJournal
 from fanfold.session.child import TaskExecutor
+from fanfold.session.closing import Closing, close_all
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects, Surroundings, answer_fact, confirmation_fact
 from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, PendingQuestion, is_question, question_of
 from fanfold.session.limiter import Limiter
 from fanfold.session.operations import Operations
 from fanfold.session.setup import Composer
-from fanfold.session.stream import EventBuffer, EventStream, error_event
+from fanfold.session.stream import EventBuffer, EventStream
 
 
 class Session:
@@ -49,7 +52,7 @@ class Session:
         agents: Mapping[str, AgentDefinition],
         new_child_log: Callable[[], FactLog],
         max_parallel_tasks: int,
-        on_close: Callable[["Session"], None],
+        on_close: Callable[["Session"], Coroutine[Any, Any, None]],
     ) -> None:
         self.portal = portal
         self._session_id = session_id
@@ -63,8 +66,11 @@ class Session:
         self._limiter = Limiter(max_parallel_tasks)
         self._on_close = on_close
         self._operations = Operations(session_id)
+        self._closing = Closing(portal)
+        self._answering = asyncio.Lock()
         self._inbox = Inbox()
         self._state: SessionState = EMPTY
+        self._lineage: object = None
         self._memo: dict[str, Any] = {}
 
     # ---- identity ----
@@ -112,7 +118,9 @@ class Session:
     @on_loop
     async def stream_async(self, prompt: str, history: Sequence[JsonObject] | None = None) -> EventStream:
         """Like `send`, as a stream of events; text arrives as the model writes it. Refuses at once when busy."""
-        return self._stream(lambda emit: self._converse(prompt, history, emit))
+        buffer = EventBuffer()
+        run = self._operations.start(self._converse(prompt, history, buffer.put), is_exclusive=True)
+        return EventStream(self.portal, self._session_id, buffer, run)
 
     stream = blocking(stream_async)
 
@@ -164,27 +172,25 @@ class Session:
     async def confirm_tool_use_async(self, tool_id: str, approved: bool, reason: str | None = None) -> bool:
         """Answer a call that waits for approval. With no run active the answer is recorded as a fact, and
         `resume_run` goes on from it. False when no call of that id waits."""
+        if not isinstance(approved, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"approved must be True or False, got {approved!r}")
+        _require_text("reason", reason or "")
         approval = Approval(approved, reason or "")
-        if self._inbox.confirm(tool_id, approval):
-            return True
-        waits = any(call.id == tool_id and call.needs_confirmation for call in self._parked_calls())
-        if not waits or self._operations.is_busy:
-            return False
-        await self._record(lambda length: confirmation_fact(tool_id, approval, length))
-        return True
+        return self._inbox.confirm(tool_id, approval) or await self._record_answer(
+            lambda call: call.id == tool_id and call.needs_confirmation,
+            lambda length: confirmation_fact(tool_id, approval, length),
+        )
 
     confirm_tool_use = blocking(confirm_tool_use_async)
 
     @on_loop
     async def answer_question_async(self, question_id: str, text: str) -> bool:
         """Answer a question of the model; otherwise as `confirm_tool_use`."""
-        if self._inbox.reply(question_id, text):
-            return True
-        waits = any(call.id == question_id and is_question(call) for call in self._parked_calls())
-        if not waits or self._operations.is_busy:
-            return False
-        await self._record(lambda length: answer_fact(question_id, text, length))
-        return True
+        _require_text("text", text)
+        return self._inbox.reply(question_id, text) or await self._record_answer(
+            lambda call: call.id == question_id and is_question(call),
+            lambda length: answer_fact(question_id, text, length),
+        )
 
     answer_question = blocking(answer_question_async)
 
@@ -235,8 +241,8 @@ class Session:
     @on_loop
     async def map_async(
         self,
-        items: Sequence[MapItem],
-        steps: Sequence[MapStep],
+        items: Sequence[MapItem | Mapping[str, Any]],
+        steps: Sequence[MapStep | Mapping[str, Any]],
         *,
         journal: ItemJournal | None = None,
         budget_tokens: int | None = None,
@@ -274,17 +280,23 @@ class Session:
 
     # ---- end ----
 
-    @on_loop
     async def close_async(self) -> None:
-        """Refuse new work, cancel what runs, wait until it has stopped. Closing twice does nothing more."""
-        if not self._operations.is_closed:
-            await self._operations.close()
-            self._on_close(self)
+        """Refuse new work, cancel what runs, wait until it has stopped. Closing twice does nothing more.
 
-    close = blocking(close_async)
+        Called from within one of the session's own operations, by a tool say, it cancels that operation too: such a
+        caller is not waited for, and gets no further than this.
+        """
+        await self._closing.wait(self._shut_down)
+
+    def close(self) -> None:
+        """Blocking form of `close_async`."""
+        self._closing.block(self._shut_down)
+
+    async def _shut_down(self) -> None:
+        await close_all([self._operations.close, lambda: self._on_close(self)])
 
     def is_closed(self) -> bool:
-        return self._operations.is_closed
+        return self._closing.is_begun
 
     def __enter__(self) -> Self:
         return self
@@ -306,19 +318,31 @@ class Session:
         Raises:
             SessionBusyError: another process runs this thread just now.
         """
+
+        async def read() -> None:
+            async with self._held():
+                pass
+
+        await self._operations.run(read(), is_exclusive=True)
+
+    @asynccontextmanager
+    async def _held(self) -> AsyncGenerator[HeldThread]:
+        """The thread for one operation, with everything in it folded."""
         held = await self._log.hold(self._session_id)
         try:
             await self._catch_up(held)
+            yield held
         finally:
-            await held.release()
+            await asyncio.shield(held.release())
 
     async def _catch_up(self, held: HeldThread) -> None:
-        if held.last_seq != self._state.last_seq:
-            facts = await held.read(self._state.last_seq)
-            try:
-                self._state = fold(facts, self._state)
-            except CorruptLogError as error:
-                raise CorruptLogError(thread=self._session_id, line=error.line, reason=error.reason) from None
+        # What was folded counts only for the log that it came from: one that was cut or replaced is folded anew.
+        known = self._state if held.lineage is self._lineage else EMPTY
+        try:
+            self._state = fold(await held.read(known.last_seq), known)
+        except CorruptLogError as error:
+            raise CorruptLogError(thread=self._session_id, line=error.line, reason=error.reason) from None
+        self._lineage = held.lineage
 
     async def _converse(self, prompt: str, history: Sequence[JsonObject] | None, emit: EventSink | None) -> AgentResult:
         async def begin(driver: Driver) -> None:
@@ -338,9 +362,7 @@ class Session:
         run_id = self._env.ids.new_id()
         setup = self._composer.for_session()
         effects = Effects(setup, self._surroundings(emit))
-        held = await self._log.hold(self._session_id)
-        try:
-            await self._catch_up(held)
+        async with self._held() as held:
             driver = Driver(setup, effects, held, self._state)
             if emit is not None:
                 emit(event("agent_start", prompt=prompt, run_id=run_id))
@@ -349,8 +371,7 @@ class Session:
                 await driver.drive()
             finally:
                 self._state = driver.state
-        finally:
-            await asyncio.shield(held.release())
+                await self._catch_up(held)  # an append that was cancelled may have landed all the same
         return _result(self._state, run_id)
 
     def _surroundings(self, emit: EventSink | None) -> Surroundings:
@@ -364,37 +385,18 @@ class Session:
             memo=self._memo,
         )
 
-    def _stream(self, work: Callable[[EventSink], Any]) -> EventStream:
-        buffer = EventBuffer()
+    async def _record_answer(self, waits: Callable[[RecordedCall], bool], make: Callable[[int], NewFact]) -> bool:
+        """Record the answer to a parked call for `resume_run`; False when by now the log has no call that waits."""
 
-        async def run() -> AgentResult:
-            try:
-                result: AgentResult = await work(buffer.put)
-                buffer.put(_end_event(result))
-                return result
-            except asyncio.CancelledError:
-                buffer.put(AgentEvent(type="error", payload={"message": "cancelled", "code": "RUN_CANCELLED"}))
-                raise
-            except Exception as error:
-                buffer.put(error_event(error))
-                raise
-            finally:
-                buffer.end()
-
-        task = self._operations.start(run(), is_exclusive=True)
-        task.add_done_callback(_retrieve)
-        return EventStream(self.portal, buffer, task)
-
-    async def _record(self, make: Callable[[int], Any]) -> None:
-        async def work() -> None:
-            held = await self._log.hold(self._session_id)
-            try:
-                await self._catch_up(held)
+        async def record() -> bool:
+            async with self._held() as held:
+                if not any(waits(call) for call in self._parked_calls()):
+                    return False
                 self._state = fold(await held.append([make(held.last_seq)]), self._state)
-            finally:
-                await held.release()
+                return True
 
-        await self._operations.run(work(), is_exclusive=True)
+        async with self._answering:  # for answers to two calls are no overlap
+            return not self._operations.is_busy and await self._operations.run(record(), is_exclusive=True)
 
 
 def _result(state: SessionState, run_id: str) -> AgentResult:
@@ -407,11 +409,6 @@ def _result(state: SessionState, run_id: str) -> AgentResult:
     )
 
 
-def _end_event(result: AgentResult) -> AgentEvent:
-    return event("agent_end", **result.to_dict())
-
-
-def _retrieve(task: "asyncio.Task[Any]") -> None:
-    # The stream has told the error as an event; without this an unread result would be reported once more at exit.
-    if not task.cancelled():
-        task.exception()
+def _require_text(argument: str, value: object) -> None:
+    if not isinstance(value, str) or not is_plain(value):
+        raise UsageError(f"{argument} must be text that can be written as UTF-8, got {value!r}")

@@ -10,7 +10,7 @@ from fanfold.contracts.messages import ToolSpec
 from fanfold.contracts.policy import PermissionPolicy
 from fanfold.contracts.steps import AgentStepSpec
 from fanfold.kernel.decide import Limits
-from fanfold.kernel.permissions import visible_tools
+from fanfold.kernel.permissions import unknown_rules, visible_tools
 from fanfold.options import SessionOptions
 from fanfold.protocols import ModelClient, Tool
 
@@ -78,9 +78,11 @@ class Composer:
         self._composed: dict[tuple[str, str, int], AgentSetup] = {}
         self._warned: set[str] = set()
 
-    def ensure_model(self) -> None:
-        """Raise now what the session's own model would raise at the first prompt."""
+    def check(self) -> None:
+        """Raise now what the session's own model would raise at the first prompt; warn of rules that name no tool."""
         self._resolve(self._model)
+        for warning in unknown_rules(self._policy, self._tools):
+            logger.warning(warning)
 
     def for_session(self) -> AgentSetup:
         """The session's own agent: every tool, the session's limits."""

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Self
 
-from fanfold.contracts.events import TERMINAL_EVENTS, AgentEvent, AgentResult, event
-from fanfold.errors import FanfoldError
+from fanfold.contracts.events import AgentEvent, AgentResult, event
+from fanfold.errors import FanfoldError, RunCancelledError
 from fanfold.portal import Portal
 
 MAX_WAITING_EVENTS = 1_024
@@ -30,7 +30,9 @@ class EventBuffer:
         self._events.append(item)
         self._arrived.set()
 
-    def end(self) -> None:
+    def end(self, run: "asyncio.Task[AgentResult]") -> None:
+        """Put the terminal event of `run`. A done callback, for a run may be cancelled before its first step."""
+        self._events.append(_terminal_event(run))
         self._is_ended = True
         self._arrived.set()
 
@@ -47,30 +49,26 @@ class EventBuffer:
 class EventStream:
     """The events of one run, its terminal one (`agent_end` or `error`) last.
 
-    The terminal event is handed out only after the session is free again, so the next operation may start at once.
+    The terminal event comes only after the session is free again, so the next operation may start at once.
     Leaving early: `close` (or the `with` block) cancels the run; a stream that is merely dropped lets it finish.
     """
 
-    def __init__(self, portal: Portal, buffer: EventBuffer, run: "asyncio.Task[AgentResult]") -> None:
+    def __init__(self, portal: Portal, session_id: str, buffer: EventBuffer, run: "asyncio.Task[AgentResult]") -> None:
         self._portal = portal
+        self._session_id = session_id
         self._buffer = buffer
         self._run = run
+        run.add_done_callback(buffer.end)
 
     @property
     def portal(self) -> Portal:
         return self._portal
 
-    async def _next(self) -> AgentEvent | None:
-        item = await self._buffer.next()
-        if item is not None and item.type in TERMINAL_EVENTS:
-            await asyncio.wait({self._run})
-        return item
-
     def __aiter__(self) -> AsyncIterator[AgentEvent]:
         return self
 
     async def __anext__(self) -> AgentEvent:
-        item = await self._portal.run(self._next())
+        item = await self._portal.run(self._buffer.next())
         if item is None:
             raise StopAsyncIteration
         return item
@@ -79,17 +77,23 @@ class EventStream:
         return self
 
     def __next__(self) -> AgentEvent:
-        item = self._portal.call(self._next(), "next")
+        item = self._portal.call(self._buffer.next(), "next")
         if item is None:
             raise StopIteration
         return item
 
     async def result_async(self) -> AgentResult:
         """The run's result, without reading the rest of its events. Raises what `send` would have raised."""
-        return await self._portal.run(_outcome(self._run))
+        return await self._portal.run(self._outcome())
 
     def result(self) -> AgentResult:
-        return self._portal.call(_outcome(self._run), "result")
+        return self._portal.call(self._outcome(), "result")
+
+    async def _outcome(self) -> AgentResult:
+        await asyncio.wait({self._run})
+        if self._run.cancelled():
+            raise RunCancelledError(session_id=self._session_id)
+        return self._run.result()
 
     async def close_async(self) -> None:
         await self._portal.run(self._cancel())
@@ -114,12 +118,12 @@ class EventStream:
         self.close()
 
 
-async def _outcome(run: "asyncio.Task[AgentResult]") -> AgentResult:
-    await asyncio.wait({run})
-    return run.result()
-
-
-def error_event(error: BaseException) -> AgentEvent:
+def _terminal_event(run: "asyncio.Task[AgentResult]") -> AgentEvent:
+    if run.cancelled():
+        return event("error", message="cancelled", code=RunCancelledError.code)
+    error = run.exception()
+    if error is None:
+        return event("agent_end", **run.result().to_dict())
     payload: dict[str, Any] = {"message": str(error) or type(error).__name__}
     if isinstance(error, FanfoldError):
         payload["code"] = error.code

@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fanfold.errors import LogWriteError
+from fanfold.stores.directory import make_directory, refuse_links
 from fanfold.stores.disk_sync import sync_data
-from fanfold.stores.line_file import LineFile, make_directory, refused
+from fanfold.stores.line_file import LineFile, refused
 
 FOLDER = "commits"
 _RECOVERY_LOCK = "recovery.lock"
@@ -64,18 +65,17 @@ class CommitJournal:
         Raises:
             LogWriteError: none of them will be replayed.
         """
-        if self._file is None:
-            self._file = _create(self._directory / FOLDER)
-        if self._file.size > _CATCH_UP_BYTES:
-            self._catch_up(self._file)
+        file = self._file = self._usable_file()
+        if file.size > _CATCH_UP_BYTES:
+            self._catch_up(file)
         data = encode_batch(writes)
-        self._file.write(data)
+        file.write(data)
         try:
-            self._file.sync()
+            file.sync()
         except LogWriteError:
-            self._file.take_back()
+            file.take_back()
             raise
-        self._file.keep(len(data))
+        file.keep(len(data))
         self._behind.update([file.name for file, _ in writes])
 
     def close(self) -> None:
@@ -87,6 +87,14 @@ class CommitJournal:
             self._catch_up(file)
         finally:
             file.close()  # removes it when it is empty; else it is left for a recovery
+
+    def _usable_file(self) -> LineFile:
+        if self._file is not None:
+            try:
+                self._file.require_in_place(self._file.size)
+            except LogWriteError:
+                self.close()  # somebody removed it: what it kept is synced where it belongs
+        return self._file or _create(self._directory)
 
     def _catch_up(self, file: LineFile) -> None:
         for name in self._behind:
@@ -100,10 +108,10 @@ class CommitJournal:
 
 
 def encode_batch(writes: Sequence[tuple[LineFile, bytes]]) -> bytes:
-    pieces: list[bytes] = []
-    for file, data in writes:
-        pieces += (f"{file.name} {file.inode} {file.size} {len(data)}\n".encode(), data)
-    body = b"".join(pieces)
+    entries = [
+        b"%s %d %d %d\n%s" % (file.name.encode(), file.inode, file.size, len(data), data) for file, data in writes
+    ]
+    body = b"".join(entries)
     return b"%d %d\n%s" % (len(body), zlib.crc32(body), body)
 
 
@@ -131,7 +139,9 @@ def _entries_of(body: bytes) -> Iterator[RedoEntry]:
         yield RedoEntry(name, int(inode), int(offset), body[head_end + 1 : at])
 
 
-def _create(folder: Path) -> LineFile:
+def _create(directory: Path) -> LineFile:
+    refuse_links(directory, FOLDER)
+    folder = directory / FOLDER
     make_directory(folder)
     # Under the recovery lock: nobody may take the new file for an ownerless one before it is locked.
     lock = wait_for_recovery_lock(folder)

@@ -1,4 +1,9 @@
-"""An exclusive lock on an open file that dies with its holder: `flock`, or a byte range on Windows."""
+"""An exclusive lock on an open file that dies with its holder: `flock`, or a byte range on Windows.
+
+`flock` belongs to the opening of a file, of which a fork makes no second one. So a child would keep the locks of its
+parent for as long as it lives. Hence a lock is let go by its name and not by closing the file, and a child gets
+nothing of what was locked.
+"""
 
 import os
 import sys
@@ -19,8 +24,26 @@ if sys.platform == "win32":
             return False
         return True
 
+    def unlock(fd: int) -> None:
+        """Let go of the lock; the next one may take it before the file is closed."""
+        os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
+
 else:
     import fcntl
+
+    _locked: set[int] = set()
+    """Descriptors of this process that hold a lock."""
+
+    def _leave_to_parent() -> None:
+        # Not closed: whatever an inherited log object still does must not meet another file of the same number.
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for fd in _locked:
+            os.dup2(nothing, fd, inheritable=False)
+        os.close(nothing)
+        _locked.clear()
+
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
     def try_lock(fd: int) -> bool:
         """Take the lock if nobody has it, in this process or another.
@@ -32,7 +55,13 @@ else:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        _locked.add(fd)
         return True
+
+    def unlock(fd: int) -> None:
+        """Let go of the lock; the next one may take it before the file is closed."""
+        _locked.discard(fd)
+        fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def holder_name(path: Path) -> str | None:

@@ -9,13 +9,14 @@ from types import MappingProxyType
 
 import msgspec
 
-from fanfold.contracts.codec import encode_json
+from fanfold.contracts.codec import encode_readable
 from fanfold.contracts.steps import StepOutcome
-from fanfold.errors import CorruptLogError, LogWriteError, SessionBusyError
+from fanfold.errors import CorruptLogError, LogWriteError, SessionBusyError, UsageError
+from fanfold.stores.directory import make_directory, refuse_links
 from fanfold.stores.file_lock import holder_name
 from fanfold.stores.group_commit import GroupCommit
 from fanfold.stores.landing import in_worker
-from fanfold.stores.line_file import LineFile, make_directory
+from fanfold.stores.line_file import LineFile
 from fanfold.stores.thread_index import is_json
 
 
@@ -44,7 +45,9 @@ class JsonlItemJournal:
         Raises:
             SessionBusyError: another map has it open.
             CorruptLogError: a line in the middle is no record; nothing was changed.
+            UsageError: a directory of ours on the way is a symbolic link.
         """
+        refuse_links(path.parent)
         if not path.parent.is_dir():
             await in_worker(lambda: make_directory(path.parent))
         file = LineFile.try_open(path)
@@ -65,8 +68,12 @@ class JsonlItemJournal:
 
         Raises:
             LogWriteError: it is not in the file.
+            UsageError: it could not be read back, so it was not written.
         """
-        line = encode_json(_Line(identity, outcome)) + b"\n"
+        try:
+            line = encode_readable(_Line(identity, outcome), _decoder) + b"\n"
+        except ValueError as error:
+            raise UsageError(f"the outcome of item {identity!r} was not written: {error}") from error
         self._commits.require_open()
         landing = self._commits.submit(line)
         try:

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from fanfold.contracts.codec import decode_fact, encode_fact
-from fanfold.contracts.facts import Fact, NewFact, Note, ToolTurn
-from fanfold.errors import CorruptLogError, SessionBusyError, UsageError
+from fanfold.contracts.facts import Fact, NewFact
+from fanfold.errors import CorruptLogError, LogWriteError, SessionBusyError
 from fanfold.stores.append_rules import require_same, stored_seqs, used_after_release
 from fanfold.stores.commit_journal import CommitJournal
+from fanfold.stores.directory import make_directory, names_in, refuse_links
 from fanfold.stores.file_lock import holder_name
 from fanfold.stores.group_commit import GroupCommit
 from fanfold.stores.landing import Landing, in_worker
-from fanfold.stores.line_file import FileStamp, LineFile, make_directory
+from fanfold.stores.line_file import FileStamp, LineFile
 from fanfold.stores.recovery import recover
 from fanfold.stores.thread_index import Fault, ThreadIndex
 from fanfold.stores.thread_name import file_name, thread_of
@@ -37,14 +38,20 @@ _POLL_SECONDS = 0.01
 _INLINE_BYTES = 64 * 1024
 """More than this is read in a worker thread; less takes about a millisecond."""
 _REMEMBERED_THREADS = 256
-_FREE_FORM = (ToolTurn, Note)
-"""Payloads with a part of any shape: of the others the type checker knows that what is written can be read."""
+_EDGE_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
     stamp: FileStamp
     index: ThreadIndex
+    edges: bytes
+    """The first and the last bytes of what `index` covers."""
+
+    def is_beginning_of(self, file: LineFile, stamp: FileStamp) -> bool:
+        """True when the file is as it was or only grew, as far as its stamp and its first and last known bytes tell."""
+        has_grown = self.stamp.inode == stamp.inode and self.stamp.size < stamp.size
+        return (has_grown or self.stamp == stamp) and self.edges == _edges(file, self.index.size)
 
 
 class JsonlFactLog:
@@ -58,9 +65,12 @@ class JsonlFactLog:
         self._remembered: dict[str, _Remembered] = {}
         self._recovery = asyncio.Lock()
         self._is_recovered = False
+        self.names: object = None
+        """`names_in` the directory behind the last batch."""
 
     async def hold(self, thread: str, *, wait_seconds: float = 0.0) -> "JsonlThread":
         path = self._directory / file_name(thread)
+        refuse_links(self._directory)
         await self._recover_once()
         if not self._directory.is_dir():
             await in_worker(lambda: make_directory(self._directory))
@@ -86,8 +96,12 @@ class JsonlFactLog:
         file.write(data)
         return self._commits.submit((file, data))
 
-    def remember(self, thread: str, stamp: FileStamp, index: ThreadIndex) -> None:
-        self._remembered[thread] = _Remembered(stamp, index)
+    def remember(self, thread: str, file: LineFile, index: ThreadIndex) -> None:
+        """Keep `index` for the next hold, unless somebody else wrote to the file or cut it meanwhile."""
+        stamp = file.stamp()
+        if stamp.size != index.size:
+            return
+        self._remembered[thread] = _Remembered(stamp, index, _edges(file, index.size))
         if len(self._remembered) > _REMEMBERED_THREADS:
             del self._remembered[next(iter(self._remembered))]
 
@@ -103,11 +117,11 @@ class JsonlFactLog:
         """The index of the whole file, and those facts that had to be read for it."""
         stamp = file.stamp()
         known = self._remembered.pop(thread, None)
-        if known is not None and known.stamp == stamp:
-            return known.index, []
         index, facts, fault = ThreadIndex(), list[Fact](), None
-        if known is not None and known.stamp.inode == stamp.inode and known.stamp.size < stamp.size:
+        if known is not None and known.is_beginning_of(file, stamp):
             index = known.index
+            if index.size == stamp.size:
+                return index, []
             facts, fault = await _read_on(file, index)
         if not facts:  # never read, or what follows does not fit what is known: begin anew
             index = ThreadIndex()
@@ -132,6 +146,7 @@ class JsonlFactLog:
             batch[0][0].sync()
         else:
             self._journal.commit(batch)
+        self.names = names_in(self._directory)
 
 
 class JsonlThread:
@@ -151,6 +166,10 @@ class JsonlThread:
     def last_seq(self) -> int:
         return self._index.last_seq
 
+    @property
+    def lineage(self) -> object:
+        return self._index
+
     async def read(self, after_seq: int = 0) -> Sequence[Fact]:
         async with self._turn:
             self._require_held()
@@ -168,14 +187,20 @@ class JsonlThread:
             self._require_held()
             if seqs := stored_seqs(self._name, self._index.keys, facts):
                 return self._stored(facts, seqs)
-            added = [fact.at(seq) for seq, fact in enumerate(facts, self.last_seq + 1)]
-            lines = [_line_of(fact) for fact in added]
+            added: list[Fact] = []
+            lines: list[bytes] = []
+            for seq, new in enumerate(facts, self._index.last_seq + 1):
+                fact = new.at(seq)
+                added.append(fact)
+                lines.append(encode_fact(fact))
             if lines:
-                landing = self._log.write(self._file, b"".join(lines))
+                data = b"".join(lines)
+                landing = self._log.write(self._file, data)
                 try:
                     await landing.wait()
                 finally:  # also when this task was cancelled: how it ended is known by now
-                    self._settle(landing, added, lines)
+                    self._settle(landing, added, lines, len(data))
+                self._file.require_unspoiled()
             return added
         finally:
             self._turn.release()
@@ -185,9 +210,7 @@ class JsonlThread:
             if self._is_released:
                 return
             self._is_released = True
-            stamp = self._file.stamp()
-            if stamp.size == self._file.size:
-                self._log.remember(self._name, stamp, self._index)
+            self._log.remember(self._name, self._file, self._index)
             self._file.close()
 
     def _require_held(self) -> None:
@@ -195,27 +218,25 @@ class JsonlThread:
             raise used_after_release(self._name)
 
     def _stored(self, facts: Sequence[NewFact], seqs: Sequence[int]) -> list[Fact]:
+        self._file.require_in_place(self._file.size)
         spans = [self._index.span(seq) for seq in seqs]
         stored = [decode_fact(self._file.read(start, end)) for start, end in spans]
         require_same(self._name, stored, facts)
         return stored
 
-    def _settle(self, landing: Landing, added: Sequence[Fact], lines: Sequence[bytes]) -> None:
-        if landing.error is None:
-            self._file.keep(self._index.extend(added, lines))
-        else:
-            self._file.take_back()
-
-
-def _line_of(fact: Fact) -> bytes:
-    """The fact's line, which is sure to be readable: one that is not would block its thread for good."""
-    line = encode_fact(fact)
-    if isinstance(fact.payload, _FREE_FORM):
+    def _settle(self, landing: Landing, added: Sequence[Fact], lines: Sequence[bytes], length: int) -> None:
         try:
-            decode_fact(line)
-        except ValueError as error:
-            raise UsageError(f"fact '{fact.key}' is not readable JSON, so it was not written: {error}") from error
-    return line
+            if landing.error is None:
+                self._file.keep(length, self._log.names)
+                self._index.extend(added, lines)
+            else:
+                self._file.take_back()
+        except LogWriteError:
+            pass  # the file remembers why it is spoiled; raised here it would hide that the task was cancelled
+
+
+def _edges(file: LineFile, size: int) -> bytes:
+    return file.read(0, min(size, _EDGE_BYTES)) + file.read(max(0, size - _EDGE_BYTES), size)
 
 
 def _decode(data: bytes) -> list[Fact]:

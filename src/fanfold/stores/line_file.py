@@ -2,6 +2,9 @@
 
 Both logs of this room stand on it. A write goes through three steps: `write` puts bytes behind the known size, the
 caller makes them durable, then `keep` moves the known size or `take_back` cuts the file to it again.
+
+A lock binds only who asks for it. Anybody may remove, replace or cut a file meanwhile, and bytes in a file that has no
+name any more are lost however durable they are: so `keep` looks once more whether all is as it should be.
 """
 
 import errno
@@ -12,7 +15,7 @@ from pathlib import Path
 
 from fanfold.errors import LogWriteError
 from fanfold.stores.disk_sync import sync_data, sync_directory
-from fanfold.stores.file_lock import try_lock
+from fanfold.stores.file_lock import try_lock, unlock
 
 _OPEN = os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_SYMLINK: int = getattr(os, "O_NOFOLLOW", 0)
@@ -25,12 +28,14 @@ class FileStamp:
     inode: int
     size: int
     modified_ns: int
+    changed_ns: int
+    """What nobody can set back, where the system has it (on Windows it is the time of creation)."""
 
 
 class LineFile:
     """Use `try_open`; everything raises LogWriteError when the file system refuses."""
 
-    __slots__ = ("_fd", "_is_spoiled", "inode", "is_new", "name", "path", "size")
+    __slots__ = ("_fd", "_path", "_seen_among", "_spoiled_by", "inode", "is_new", "name", "path", "size")
 
     def __init__(self, path: Path, fd: int, inode: int, size: int) -> None:
         self.path = path
@@ -41,32 +46,32 @@ class LineFile:
         self.is_new = size == 0
         """Its directory may not have it on disk yet: `sync_name` is due before anything is reported as done."""
         self._fd = fd
-        self._is_spoiled = False
+        self._path = str(path)
+        self._seen_among: object = None
+        self._spoiled_by = ""
+        """Why nothing can be written any more."""
 
     @classmethod
     def try_open(cls, path: Path) -> "LineFile | None":
         """The file, created if need be; None while somebody else has it."""
-        while True:
-            try:
-                fd = _open_regular(path)
+        try:
+            while (fd := _open_locked(path)) is not None:
                 try:
-                    if not try_lock(fd):
-                        os.close(fd)
-                        return None
                     status = os.fstat(fd)
-                    # The last holder removes a file that it left empty: then the lock is on a file without a name.
-                    if _has_inode(path, status.st_ino):
-                        return cls(path, fd, status.st_ino, status.st_size)
-                except BaseException:
-                    os.close(fd)
+                    is_named = _has_inode(path, status.st_ino)
+                except OSError:
+                    _let_go(fd)
                     raise
-                os.close(fd)
-            except OSError as error:
-                raise refused(path, error) from error
+                if is_named:
+                    return cls(path, fd, status.st_ino, status.st_size)
+                _let_go(fd)  # its last holder left it empty and so removed it
+        except OSError as error:
+            raise refused(path, error) from error
+        return None
 
     def stamp(self) -> FileStamp:
         status = os.fstat(self._fd)
-        return FileStamp(status.st_ino, status.st_size, status.st_mtime_ns)
+        return FileStamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     def read(self, start: int, end: int) -> bytes:
         pieces: list[bytes] = []
@@ -81,8 +86,7 @@ class LineFile:
 
     def write(self, data: bytes) -> None:
         """Put `data` behind the known size, in the page cache only; on failure nothing of it stays in the file."""
-        if self._is_spoiled:
-            raise LogWriteError(path=str(self.path), reason="an earlier write failed and could not be undone")
+        self.require_unspoiled()
         try:
             written = os.write(self._fd, data)
             if written < len(data):
@@ -104,49 +108,74 @@ class LineFile:
         except OSError as error:
             raise refused(self.path.parent, error) from error
 
-    def keep(self, length: int) -> None:
+    def keep(self, length: int, names: object = None) -> None:
+        """Count the last `length` bytes among the known ones.
+
+        With the `names_in` its directory the file is looked at only when they are others than the last time.
+
+        Raises:
+            LogWriteError: they are not where a reader looks, see `require_in_place`.
+        """
+        if names is None or names != self._seen_among:
+            self.require_in_place(self.size + length)
+            self._seen_among = names
         self.size += length
         self.is_new = False
+
+    def require_in_place(self, size: int) -> None:
+        """Return when the name still leads to this file and it has `size` bytes.
+
+        Raises:
+            LogWriteError: somebody removed, replaced or changed it, and nothing more can be written to it.
+        """
+        try:
+            status = os.lstat(self._path)
+            if status.st_ino != self.inode:
+                self._spoiled_by = "it was replaced by another file while it was in use"
+            elif status.st_size != size:
+                self._spoiled_by = "somebody else changed it while it was in use"
+        except FileNotFoundError:
+            self._spoiled_by = "it was removed while it was in use"
+        except OSError as error:
+            self._spoiled_by = _reason(error)
+        self.require_unspoiled()
+
+    def require_unspoiled(self) -> None:
+        if self._spoiled_by:
+            raise LogWriteError(path=self._path, reason=self._spoiled_by)
 
     def take_back(self) -> None:
         """Cut the file to the known size, so that no later reader sees what failed."""
         try:
-            os.ftruncate(self._fd, self.size)
+            if os.fstat(self._fd).st_size > self.size:  # it is shorter when somebody else cut it
+                os.ftruncate(self._fd, self.size)
         except OSError as error:
-            self._is_spoiled = True
+            self._spoiled_by = "an earlier write failed and could not be undone"
             raise refused(self.path, error) from error
 
     def cut(self, start: int) -> Path:
         """Move everything from `start` on into the first free `<name>.torn-<n>` beside the file; returns its path."""
         try:
             kept_in = _write_torn(self.path, self.read(start, self.stamp().size))
-            os.ftruncate(self._fd, start)
+            try:
+                os.ftruncate(self._fd, start)
+            except OSError:
+                kept_in.unlink()
+                raise
+            self.size = start
             sync_data(self._fd)
         except OSError as error:
             raise refused(self.path, error) from error
-        self.size = start
         return kept_in
 
     def close(self) -> None:
-        """Let the file go; one in which nothing was ever written is removed."""
+        """Let the file go; one in which nothing was ever written is removed, if it still has its name."""
         try:
-            if os.fstat(self._fd).st_size == 0 and os.name != "nt":  # Windows cannot remove an open file
-                self.path.unlink(missing_ok=True)
+            if os.name != "nt" and os.fstat(self._fd).st_size == 0 and _has_inode(self.path, self.inode):
+                self.path.unlink()  # Windows cannot remove an open file
         except OSError:
             pass  # an empty file left behind reads the same as none
-        finally:
-            os.close(self._fd)
-
-
-def make_directory(directory: Path) -> None:
-    """Create `directory` and its parents so that a power failure cannot take one of them away."""
-    missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for each in missing:
-            sync_directory(each.parent)
-    except OSError as error:
-        raise refused(directory, error) from error
+        _let_go(self._fd)
 
 
 def _open_regular(path: Path) -> int:
@@ -157,6 +186,26 @@ def _open_regular(path: Path) -> int:
         os.close(fd)
         raise OSError(errno.EINVAL, "it is not a regular file")
     return fd
+
+
+def _open_locked(path: Path) -> int | None:
+    fd = _open_regular(path)
+    try:
+        is_locked = try_lock(fd)
+    except OSError:
+        os.close(fd)
+        raise
+    if not is_locked:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _let_go(fd: int) -> None:
+    try:
+        unlock(fd)
+    finally:
+        os.close(fd)
 
 
 def _has_inode(path: Path, inode: int) -> bool:
@@ -176,11 +225,15 @@ def _write_torn(path: Path, data: bytes) -> Path:
             number += 1
             continue
         try:
-            _write_all(fd, data)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        sync_directory(path.parent)
+            try:
+                _write_all(fd, data)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            sync_directory(path.parent)
+        except OSError:
+            kept_in.unlink()  # or each try on a full disk would leave another one
+            raise
         return kept_in
 
 
@@ -192,5 +245,8 @@ def _write_all(fd: int, data: bytes) -> None:
 
 def refused(path: Path, error: OSError) -> LogWriteError:
     """The one error that all file trouble of this room becomes."""
-    reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
-    return LogWriteError(path=str(path), reason=reason)
+    return LogWriteError(path=str(path), reason=_reason(error))
+
+
+def _reason(error: OSError) -> str:
+    return "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)

@@ -12,7 +12,11 @@ _POLL_SECONDS = 0.005
 
 
 class MemoryFactLog:
-    """Lives and dies with its process; used from one event loop."""
+    """Lives and dies with its process; used from one event loop.
+
+    It takes what it is given: values that no JSON can hold are refused only by the logs on disk, for to look for them
+    costs more than the whole append here.
+    """
 
     __slots__ = ("_threads",)
 
@@ -55,6 +59,10 @@ class HeldMemoryThread:
     @property
     def last_seq(self) -> int:
         return len(self._thread.facts)
+
+    @property
+    def lineage(self) -> object:
+        return self._thread
 
     async def read(self, after_seq: int = 0) -> Sequence[Fact]:
         return self._thread.facts[after_seq:]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fanfold.stores.commit_journal import FOLDER, SUFFIX, RedoEntry, read_batches, sync_file, wait_for_recovery_lock
+from fanfold.stores.directory import refuse_links
 from fanfold.stores.line_file import LineFile, refused
 
 
@@ -15,7 +16,12 @@ def recover(directory: Path) -> None:
     Blocking. A file's own bytes win over a journal's: missing bytes (or a run of NULs, which some file systems leave
     after a power failure) are filled in, but a file that says anything else than its journal was replaced or repaired
     since, and is left alone.
+
+    Raises:
+        UsageError: a directory of ours is a symbolic link.
+        LogWriteError: the file system refuses.
     """
+    refuse_links(directory, FOLDER)
     folder = directory / FOLDER
     if not folder.is_dir():
         return

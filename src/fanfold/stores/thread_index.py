@@ -24,21 +24,18 @@ class Fault:
     line that is whole JSON but no fact of ours is not torn: a newer version may have written it.)"""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ThreadIndex:
-    """Rises with the log, one fact at a time; fact `n` stands at `span(n)`."""
+    """Rises with the log, one fact at a time; fact `n` stands at `span(n)`. Each past has an index of its own."""
 
     keys: dict[str, int] = field(default_factory=dict[str, int])
     """Key of each fact -> its seq."""
     ends: "array[int]" = field(default_factory=lambda: array("Q"))
+    size: int = 0
 
     @property
     def last_seq(self) -> int:
         return len(self.ends)
-
-    @property
-    def size(self) -> int:
-        return self.ends[-1] if self.ends else 0
 
     def start_of(self, seq: int) -> int:
         return self.ends[seq - 2] if seq > 1 else 0
@@ -46,14 +43,12 @@ class ThreadIndex:
     def span(self, seq: int) -> tuple[int, int]:
         return self.start_of(seq), self.ends[seq - 1]
 
-    def extend(self, facts: Sequence[Fact], lines: Sequence[bytes]) -> int:
-        """Take in facts that were just written as `lines`; returns how many bytes they are."""
-        start = end = self.size
+    def extend(self, facts: Sequence[Fact], lines: Sequence[bytes]) -> None:
+        """Take in facts that were just written as `lines`."""
         for fact, line in zip(facts, lines, strict=True):
-            end += len(line)
-            self.ends.append(end)
+            self.size += len(line)
+            self.ends.append(self.size)
             self.keys[fact.key] = fact.seq
-        return end - start
 
     def absorb(self, data: bytes) -> tuple[list[Fact], Fault | None]:
         """Take in the bytes that follow `size`: the facts up to the first fault, and that fault."""
@@ -61,6 +56,7 @@ class ThreadIndex:
         for end, found in scan(data, self.size, self.last_seq, self.keys):
             if isinstance(found, Fault):
                 return facts, found
+            self.size = end
             self.ends.append(end)
             self.keys[found.key] = found.seq
             facts.append(found)

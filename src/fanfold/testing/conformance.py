@@ -9,7 +9,7 @@ import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -224,6 +224,16 @@ class FactLogConformance:
 
         self.with_log(use)
 
+    def test_the_lineage_of_a_thread_stays_while_it_only_grows(self) -> None:
+        async def use(log: FactLog) -> None:
+            await append_to(log, _THREAD, [said("a")])
+            lineage = await lineage_of(log, _THREAD)
+            await append_to(log, _THREAD, [said("b")])
+            assert await lineage_of(log, _THREAD) is lineage
+            assert await lineage_of(log, "thread-2") is not lineage
+
+        self.with_log(use)
+
     def test_concurrent_appends_to_one_thread_never_share_a_seq(self) -> None:
         async def use(thread: HeldThread) -> None:
             await asyncio.gather(*[thread.append([said(f"{n}-1"), said(f"{n}-2")]) for n in range(20)])
@@ -249,8 +259,61 @@ class FactLogConformance:
         self.with_thread(use)
 
 
+def _call_with(args: Any) -> ToolTurn:
+    return ToolTurn(call=RecordedCall(id="call-1", name="tool", args=args))
+
+
+_unwritable: dict[str, Any] = {
+    "None for text": UserMessaged(cast(str, None)),
+    "bytes for text": UserMessaged(cast(str, b"bytes")),
+    "half a character": UserMessaged("\ud800"),
+    "a number for a truth": ToolResulted(tool_call_id="call-1", ok=cast(bool, 1), output=""),
+    "a dict for a record": TextTurn(text="", usage=cast(Any, {"total_tokens": 3})),
+    "arguments of bytes": _call_with({"a": b"bytes"}),
+    "arguments that are no number": _call_with({"a": float("nan")}),
+    "arguments with a number for a name": _call_with({1: "a"}),
+    "arguments of a foreign class": _call_with({"a": object()}),
+    "arguments that are a list": _call_with([1]),
+    "a note that is none": Note("no.note", {}),
+    "no payload": "text",
+}
+
+
 class DurableFactLogConformance(FactLogConformance):
     """What a log that outlives its object keeps as well: `open_log` of one directory gives one log."""
+
+    @pytest.mark.parametrize("payload", _unwritable.values(), ids=_unwritable.keys())
+    def test_a_payload_that_could_not_be_read_back_is_refused_by_its_key(self, payload: Any) -> None:
+        self._is_refused(NewFact("odd", None, payload))
+
+    @pytest.mark.parametrize(("key", "cause"), [("odd\ud800", None), ("odd", "\ud800"), ("odd", b"bytes")])
+    def test_a_key_or_cause_that_could_not_be_read_back_is_refused(self, key: str, cause: Any) -> None:
+        self._is_refused(NewFact(key, cause, UserMessaged("hello")))
+
+    def _is_refused(self, odd: NewFact) -> None:
+        async def run(directory: Path) -> None:
+            log = self.open_log(directory)
+            thread = await log.hold(_THREAD)
+            await thread.append([said("a")])
+            for batch in ([odd], [said("b"), odd]):
+                with pytest.raises(UsageError, match="'odd"):
+                    await thread.append(batch)
+            assert [fact.seq for fact in await thread.append([said("c")])] == [2]
+            await thread.release()
+            await log.close()
+            again = self.open_log(directory)
+            assert [fact.key for fact in await read_all(again, _THREAD)] == ["a", "c"]
+            await again.close()
+
+        _in_directory(run)
+
+    def test_a_replay_with_a_value_that_could_not_be_read_back_is_refused(self) -> None:
+        async def use(thread: HeldThread) -> None:
+            await thread.append([said("a", "eA==")])
+            with pytest.raises(UsageError, match="'a'"):
+                await thread.append([NewFact("a", None, UserMessaged(cast(str, b"x")))])
+
+        self.with_thread(use)
 
     @_LAW
     @given(batches)
@@ -310,6 +373,14 @@ async def read_all(log: FactLog, name: str) -> Sequence[Fact]:
     thread = await log.hold(name)
     try:
         return await thread.read()
+    finally:
+        await thread.release()
+
+
+async def lineage_of(log: FactLog, name: str) -> object:
+    thread = await log.hold(name)
+    try:
+        return thread.lineage
     finally:
         await thread.release()
 

@@ -4,9 +4,8 @@ from fanfold.contracts.messages import ToolOutput, ToolSpec
 from fanfold.contracts.record import JsonObject
 from fanfold.tools.read import refuse_binary
 from fanfold.tools.refusal import ToolRefusal
-from fanfold.tools.workspace import Workspace
+from fanfold.tools.workspace import MAX_FILE_BYTES, Workspace
 
-MAX_EDITED_BYTES = 16 * 1024 * 1024
 _MOST_LINES_SHOWN = 20
 
 SPEC = ToolSpec(
@@ -35,12 +34,13 @@ def edit(workspace: Workspace, args: JsonObject) -> ToolOutput:
     shown = workspace.shown(path)
     with workspace.open_file(path) as file:
         refuse_binary(file, shown)
-        content = file.read(MAX_EDITED_BYTES + 1)
-    if len(content) > MAX_EDITED_BYTES:
-        raise ToolRefusal(f"{shown} is larger than {MAX_EDITED_BYTES} bytes; edit does not take it")
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ToolRefusal(f"{shown} is larger than {MAX_FILE_BYTES} bytes; edit does not take it")
     old, new = _as_in_file(content, args["old_string"]), _as_in_file(content, args["new_string"])
     count = content.count(old) if old else 0
     _refuse_count(shown, args, old, new, count)
+    workspace.refuse_size(path, len(content) + count * (len(new) - len(old)))
     if args.get("dry_run"):
         lines = _line_numbers(content, old)
         return ToolOutput(output=f"Would replace {count} occurrence(s) in {shown} (line {lines})")
@@ -74,11 +74,10 @@ def _refuse_count(shown: str, args: JsonObject, old: bytes, new: bytes, count: i
 
 
 def _line_numbers(content: bytes, old: bytes) -> str:
-    pieces = content.split(old)[:-1][: _MOST_LINES_SHOWN + 1]
     numbers: list[str] = []
-    line = 1
-    for piece in pieces:
-        line += piece.count(b"\n")
+    line, seen, at = 1, 0, content.find(old)
+    while at >= 0 and len(numbers) < _MOST_LINES_SHOWN:
+        line += content.count(b"\n", seen, at)
         numbers.append(str(line))
-        line += old.count(b"\n")
-    return ", ".join(numbers[:_MOST_LINES_SHOWN]) + (", ..." if len(numbers) > _MOST_LINES_SHOWN else "")
+        seen, at = at, content.find(old, at + len(old))
+    return ", ".join(numbers) + (", ..." if at >= 0 else "")

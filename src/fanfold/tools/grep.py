@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fanfold.tools import grep_worker
 from fanfold.tools.refusal import ToolRefusal
+from fanfold.tools.workspace import OPEN_FLAGS
 
 _ARGUMENT_BYTES = 128 * 1024
 """Of file names in one call of ripgrep; Linux takes 2 MiB in all."""
@@ -107,7 +108,8 @@ def _without_binary(job: GrepJob, hits: list[Hit]) -> list[Hit]:
 
 def _is_binary(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        # Should it have turned into a pipe since it was searched, opening it must not wait for a writer.
+        with open(path, "rb", opener=lambda name, _: os.open(name, OPEN_FLAGS)) as file:
             return b"\0" in file.read(grep_worker.SNIFFED_BYTES)
     except OSError:  # gone since it was searched: nothing can be shown of it
         return True

@@ -1,21 +1,17 @@
 """The sandbox of `bash`: bubblewrap around a command line, where the machine has it and lets it work.
 
 Inside: no network, no other processes, no sockets of the host; the file system is read-only except the
-workspace and a private /tmp; `.git`, `.a3s` and fanfold's configuration in the workspace are read-only too;
-known places of credentials are empty. What the sandbox does not hide is any other file that the user can
-read.
+workspace and a private /tmp; what `guard` found in the workspace is read-only too; known places of credentials are
+empty. What the sandbox does not hide is any other file that the user can read.
 """
 
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-
-from fanfold.tools.refusal import ToolRefusal
-from fanfold.tools.workspace import PROTECTED_FILES, PROTECTED_FOLDERS, Workspace
 
 _PROBE_SECONDS = 10.0
 _ISOLATION = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL")
@@ -26,9 +22,18 @@ _CREDENTIALS = (
     ".ssh", ".aws", ".azure", ".docker", ".gnupg", ".kube", ".netrc", ".npmrc", ".pypirc", ".git-credentials",
     ".password-store", ".config/gcloud", ".config/gh", ".config/fanfold", ".local/share/keyrings",
 )  # fmt: skip
-_SECRET_NAME = re.compile(r"(?i)KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH(?!OR)|COOKIE|^BASH_ENV$|^ENV$")
-_SECRET_VALUE = re.compile(r"://[^/\s]*:[^/\s]*@")
-"""A URL with a password in it."""
+_PLAIN_VARIABLES = {
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR",
+    "TZ", "TMPDIR", "CI", "EDITOR", "PAGER", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
+    "http_proxy", "https_proxy", "all_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "PYTHONPATH", "PYTHONUTF8",
+    "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "JAVA_HOME", "GOPATH",
+    "GOROOT", "CARGO_HOME", "RUSTUP_HOME", "NVM_DIR", "LD_LIBRARY_PATH", "PKG_CONFIG_PATH", "CC", "CXX", "CFLAGS",
+    "CXXFLAGS", "LDFLAGS",
+}  # fmt: skip
+"""And `LC_*`. A list of what is passed on, for nobody can list the names of secrets."""
+_SECRET_VALUE = re.compile(r"://[^/\s]*@")
+"""A URL with a password or a token in it."""
 
 
 @lru_cache(maxsize=8)
@@ -49,33 +54,28 @@ def sandbox_fault(bwrap: str = "bwrap") -> str | None:
     return None
 
 
-def sandboxed(workspace: Workspace, argv: Sequence[str], *, home: Path, bwrap: str = "bwrap") -> list[str]:
-    """The command line that runs `argv` in the sandbox, in the workspace's root.
-
-    Raises:
-        ToolRefusal: something in the workspace could not be protected.
-    """
-    root = workspace.root
+def sandboxed(
+    root: Path, argv: Sequence[str], *, home: Path, guarded: Iterable[Path] = (), bwrap: str = "bwrap"
+) -> list[str]:
+    """The command line that runs `argv` in the sandbox, in `root`, where `guarded` can only be read."""
     mounts = dict(_SYSTEM) | dict.fromkeys(_EMPTY, "--tmpfs")
     for place in filter(os.path.exists, (home / name for name in _CREDENTIALS)):
         real = Path(os.path.realpath(place))
         mounts[real] = "--tmpfs" if real.is_dir() else "--ro-bind /dev/null"
+    hidden = mounts.keys() - {root, *root.parents}
     mounts[root] = "--bind"
-    for name in (*PROTECTED_FOLDERS, *PROTECTED_FILES):
-        if (root / name).is_symlink():
-            raise ToolRefusal(f"bash is refused: {name} is a link, which no mount can guard; put its target there")
-        # Being a mount of its own, it can be neither written nor moved away to make room for another.
-        if (root / name).exists():
-            mounts[root / name] = "--ro-bind"
+    # Being a mount of its own, it can be neither written nor moved away to make room for another. One that lies in a
+    # hidden folder must stay hidden.
+    mounts |= {path: "--ro-bind" for path in guarded if hidden.isdisjoint(path.parents)}
     return [bwrap, *_ISOLATION, *_mount_options(mounts), "--chdir", str(root), *argv]
 
 
-def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` without what looks like a secret by its name or its value."""
+def plain_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of `environment` that commands commonly need and that holds no secret."""
     return {
         name: value
         for name, value in environment.items()
-        if not _SECRET_NAME.search(name) and not _SECRET_VALUE.search(value)
+        if (name in _PLAIN_VARIABLES or name.startswith("LC_")) and not _SECRET_VALUE.search(value)
     }
 
 

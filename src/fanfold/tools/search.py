@@ -64,29 +64,43 @@ class SearchTool:
 
     async def run(self, args: JsonObject, scope: ToolScope) -> ToolOutput:
         try:
-            base, files, is_partial = await asyncio.to_thread(_candidates, self.workspace, args)
+            base, files, notes = await asyncio.to_thread(_candidates, self.workspace, args, scope.may_read)
             if args["mode"] == "glob":
-                return _glob_page(args, _prefix(self.workspace, base), files, is_partial)
+                return _glob_page(args, _prefix(self.workspace, base), files, notes)
             job = _job(args, base, files)
             hits = await grep(job, seconds=self.seconds, rg=self.rg)
-            return await asyncio.to_thread(_grep_page, self.workspace, args, job, hits, is_partial)
+            return await asyncio.to_thread(_grep_page, self.workspace, args, job, hits, notes)
         except (ToolRefusal, OSError) as error:
             return failed_output(f"search {args.get('path', '.')}", error)
 
 
-def _candidates(workspace: Workspace, args: JsonObject) -> tuple[Path, list[str], bool]:
-    """The base folder, the files below it that the call is about, and whether the walk had to stop early."""
+def _candidates(
+    workspace: Workspace, args: JsonObject, may_read: Callable[[str], bool]
+) -> tuple[Path, list[str], list[str]]:
+    """The base folder, the files below it that the call is about, and notes on what was left out."""
     base = workspace.resolve(args.get("path", "."))
     if base.is_file():
-        return base.parent, [base.name], False
-    if not base.is_dir():
-        raise ToolRefusal(f"{workspace.shown(base)} does not exist")
-    files, is_partial = walk(base)
-    wanted = args["query"] if args["mode"] == "glob" else args.get("include")
-    if wanted:
-        fits = _name_filters(wanted)
-        files = [name for name in files if any(fit(name) for fit in fits)]
-    return base, files, is_partial
+        folder, files, is_partial = base.parent, [base.name], False
+    elif base.is_dir():
+        folder, (files, is_partial) = base, walk(base)
+        files = _named(files, args["query"] if args["mode"] == "glob" else args.get("include"))
+    else:
+        raise ToolRefusal(f"{workspace.shown(base)} is no file or folder")
+    notes = [f"[only the first {MAX_FILES} files were looked at; narrow it with path]"] if is_partial else []
+    if args["mode"] == "glob":
+        return folder, files, notes
+    place = folder.relative_to(workspace.root)
+    readable = [name for name in files if may_read((place / name).as_posix())]
+    if left_out := len(files) - len(readable):
+        notes.append(f"[{left_out} file(s) left out: permissions do not let read have them]")
+    return folder, readable, notes
+
+
+def _named(files: list[str], pattern: str | None) -> list[str]:
+    if not pattern:
+        return files
+    fits = _name_filters(pattern)
+    return [name for name in files if any(fit(name) for fit in fits)]
 
 
 def _name_filters(pattern: str) -> list[Callable[[str], bool]]:
@@ -121,13 +135,13 @@ def _prefix(workspace: Workspace, base: Path) -> str:
     return "" if base == workspace.root else f"{workspace.shown(base)}/"
 
 
-def _glob_page(args: JsonObject, prefix: str, files: list[str], is_partial: bool) -> ToolOutput:
+def _glob_page(args: JsonObject, prefix: str, files: list[str], notes: list[str]) -> ToolOutput:
     start: int = args.get("cursor", 0)
     end = start + args.get("limit", PAGE)
     lines = [prefix + printable(name) for name in files[start:end]]
     if end < len(files):
         lines.append(f"[{len(files) - end} more; continue with cursor={end}]")
-    return ToolOutput(output=_page(lines, "no file matches", is_partial))
+    return ToolOutput(output=_page(lines, "no file matches", notes))
 
 
 def _job(args: JsonObject, base: Path, files: list[str]) -> GrepJob:
@@ -144,7 +158,7 @@ def _job(args: JsonObject, base: Path, files: list[str]) -> GrepJob:
     )
 
 
-def _grep_page(workspace: Workspace, args: JsonObject, job: GrepJob, hits: list[Hit], is_partial: bool) -> ToolOutput:
+def _grep_page(workspace: Workspace, args: JsonObject, job: GrepJob, hits: list[Hit], notes: list[str]) -> ToolOutput:
     start: int = args.get("cursor", 0)
     end = start + args.get("limit", PAGE)
     page = hits[start:end]
@@ -166,7 +180,7 @@ def _grep_page(workspace: Workspace, args: JsonObject, job: GrepJob, hits: list[
             lines.append(name)
     if end < len(hits):
         lines.append(f"[more matches follow; continue with cursor={end}]")
-    output = _page(lines, "no match", is_partial)
+    output = _page(lines, "no match", notes)
     return bounded(workspace, "search", ToolOutput(output=output, source_anchors=tuple(anchors[:MAX_ANCHORS])))
 
 
@@ -188,6 +202,5 @@ def _shown_lines(workspace: Workspace, path: Path, numbers: list[int], context: 
                 before = number
 
 
-def _page(lines: list[str], nothing: str, is_partial: bool) -> str:
-    notes = [f"[only the first {MAX_FILES} files were looked at; narrow it with path]"] if is_partial else []
-    return "\n".join([*lines, *notes] if lines else [f"[{nothing}]", *notes])
+def _page(lines: list[str], nothing: str, notes: list[str]) -> str:
+    return "\n".join([*(lines or [f"[{nothing}]"]), *notes])

@@ -13,10 +13,11 @@ from fanfold.contracts.messages import ToolOutput, ToolSpec
 from fanfold.contracts.record import JsonObject
 from fanfold.protocols import ToolScope
 from fanfold.tools.artifacts import Capture
+from fanfold.tools.guard import Guard, guard
 from fanfold.tools.process_group import run_group
 from fanfold.tools.refusal import ToolRefusal, failed_output
-from fanfold.tools.sandbox import sandbox_fault, sandboxed, scrubbed
-from fanfold.tools.workspace import PROTECTED_FILES, Workspace
+from fanfold.tools.sandbox import plain_environment, sandbox_fault, sandboxed
+from fanfold.tools.workspace import Workspace
 
 DEFAULT_TIMEOUT_MS = 120_000
 MAX_TIMEOUT_MS = 600_000
@@ -59,14 +60,17 @@ class BashTool:
         if os.name != "posix" or (fault and not self.allow_unsandboxed):
             return ToolOutput(output=_refusal(fault), exit_code=1)
         shell = [shutil.which("bash") or "sh", "-c", args["command"]]
+        environment = plain_environment(os.environ)
         try:
             if fault is not None:
-                return await self._run(shell, scrubbed(os.environ), args)
-            line, absent = await asyncio.to_thread(_prepare, self.workspace, shell, self.bwrap)
+                return await self._run(shell, environment, args)
+            line, guarded = await asyncio.to_thread(_prepare, self.workspace, shell, self.bwrap)
             try:
-                answer = await self._run(line, {**scrubbed(os.environ), "TMPDIR": "/tmp"}, args)
+                answer = await self._run(line, {**environment, "TMPDIR": "/tmp"}, args)
             finally:
-                notes = _set_aside(absent)  # also when cancelled; two looks at names, not worth a thread
+                # Also when cancelled, even twice: what is in the executor's hands runs, whoever stops waiting for it.
+                work = asyncio.get_running_loop().run_in_executor(None, guarded.set_aside)
+                notes = await asyncio.shield(work)
             return msgspec.structs.replace(answer, output="\n".join([answer.output, *notes]))
         except (ToolRefusal, OSError) as error:
             return failed_output("run the command", error)
@@ -106,17 +110,8 @@ def _with_line(output: str, line: str) -> str:
     return output + ("\n" if output and not output.endswith("\n") else "") + line
 
 
-def _prepare(workspace: Workspace, shell: list[str], bwrap: str) -> tuple[list[str], list[Path]]:
-    """The command line in its sandbox; and the protected files that are not there, which no mount can guard."""
+def _prepare(workspace: Workspace, shell: list[str], bwrap: str) -> tuple[list[str], Guard]:
     workspace.resolve(".a3s").mkdir(exist_ok=True)  # so that it can be guarded
-    line = sandboxed(workspace, shell, home=Path(os.path.expanduser("~")), bwrap=bwrap)
-    return line, [path for name in PROTECTED_FILES if not os.path.lexists(path := workspace.root / name)]
-
-
-def _set_aside(absent: list[Path]) -> list[str]:
-    """A line for each file of `absent` that the command made; renamed, for fanfold would obey it later."""
-    notes: list[str] = []
-    for path in filter(os.path.lexists, absent):
-        aside = path.replace(path.with_name(f"{path.name}.unapproved"))
-        notes.append(f"[{path.name} is protected; what the command wrote is in {aside.name}]")
-    return notes
+    guarded = guard(workspace)
+    home = Path(os.path.expanduser("~"))
+    return sandboxed(workspace.root, shell, home=home, guarded=guarded.paths, bwrap=bwrap), guarded

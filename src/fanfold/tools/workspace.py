@@ -12,11 +12,12 @@ from fanfold.tools.refusal import ToolRefusal
 
 MAX_PATH_BYTES = 4_096
 MAX_NAME_BYTES = 255
-PROTECTED_FOLDERS = (".git", ".a3s")
-PROTECTED_FILES = ("agent.acl", "agent.toml")
-"""Names that steer git and fanfold outside of any sandbox, or are their records: only to be read."""
+MAX_FILE_BYTES = 16 * 1024 * 1024
+"""Of a file that tools take or leave as a whole; reading by lines has no such limit."""
+PROTECTED_NAMES = frozenset({".git", ".a3s", "agent.acl", "agent.toml"})
+"""They steer git and fanfold outside of any sandbox, or are their records: only to be read, at any depth."""
 
-_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _OPEN_ATTEMPTS = 16
 _REPLACING = threading.Lock()
@@ -66,8 +67,7 @@ class Workspace:
             return path
 
     def refuse_protected(self, path: Path) -> None:
-        parts = [part.casefold() for part in path.relative_to(self.root).parts]
-        if any(folder in parts for folder in PROTECTED_FOLDERS) or "/".join(parts) in PROTECTED_FILES:
+        if any(map(is_protected, path.relative_to(self.root).parts)):
             raise ToolRefusal(f"{self.shown(path)} is protected: it is for people to change, not for tools")
 
     def open_file(self, path: Path) -> BinaryIO:
@@ -77,7 +77,7 @@ class Workspace:
         between gives a refusal, not a file from elsewhere. A file that is just being replaced is tried again.
         """
         for _ in range(_OPEN_ATTEMPTS):
-            descriptor = os.open(path, _OPEN_FLAGS)
+            descriptor = os.open(path, OPEN_FLAGS)
             try:
                 opened = os.fstat(descriptor)
                 self._refuse_irregular(path, opened)
@@ -89,19 +89,24 @@ class Workspace:
             os.close(descriptor)
         raise self._moved(path)
 
-    def read_bytes(self, path: Path) -> bytes:
-        with self.open_file(path) as file:
-            return file.read()
+    def refuse_size(self, path: Path, size: int) -> None:
+        if size > MAX_FILE_BYTES:
+            raise ToolRefusal(f"{self.shown(path)} would have {size} bytes; the limit is {MAX_FILE_BYTES}")
 
     def replace(self, path: Path, content: bytes, expected: bytes | None = None) -> None:
         """Put `content` at the resolved `path`, all or nothing, keeping the mode of the file it replaces.
+
+        Refuses more than `MAX_FILE_BYTES`, and what is there if it is no regular file.
 
         Args:
             expected: what the file must still hold, else nothing is changed. Exact against other tools of this
                 process; another process could write in the microseconds between the look and the rename.
         """
-        if path.exists() and not os.access(path, os.W_OK):
-            raise ToolRefusal(f"{self.shown(path)} is write-protected")
+        self.refuse_size(path, len(content))
+        if path.exists():
+            self._refuse_irregular(path, path.stat())
+            if not os.access(path, os.W_OK):
+                raise ToolRefusal(f"{self.shown(path)} is write-protected")
         # The random name also guards the rename: a folder that was swapped for a link has no such file.
         draft = path.with_name(f".{secrets.token_hex(8)}.fanfold")
         descriptor = os.open(draft, _CREATE_FLAGS, 0o666)
@@ -115,14 +120,17 @@ class Workspace:
             if path.exists():
                 os.chmod(draft, stat.S_IMODE(path.stat().st_mode))
             with _REPLACING:
-                if expected is not None and self.read_bytes(path) != expected:
-                    raise ToolRefusal(
-                        f"Concurrent modification detected on {self.shown(path)}: nothing changed; read it"
-                    )
+                if expected is not None:
+                    self._refuse_change(path, expected)
                 os.replace(draft, path)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
+
+    def _refuse_change(self, path: Path, expected: bytes) -> None:
+        with self.open_file(path) as file:
+            if file.read(len(expected) + 1) != expected:
+                raise ToolRefusal(f"Concurrent modification detected on {self.shown(path)}: nothing changed; read it")
 
     def _refuse_irregular(self, path: Path, opened: os.stat_result) -> None:
         if stat.S_ISDIR(opened.st_mode):
@@ -136,6 +144,10 @@ class Workspace:
 
 def _is_at(path: Path, opened: os.stat_result) -> bool:
     return os.path.realpath(path) == str(path) and os.path.samestat(opened, os.stat(path))
+
+
+def is_protected(name: str) -> bool:
+    return name.casefold() in PROTECTED_NAMES
 
 
 def printable(name: str) -> str:

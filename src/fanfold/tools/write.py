@@ -2,7 +2,6 @@
 
 from fanfold.contracts.messages import ToolOutput, ToolSpec
 from fanfold.contracts.record import JsonObject
-from fanfold.tools.refusal import ToolRefusal
 from fanfold.tools.workspace import Workspace
 
 SPEC = ToolSpec(
@@ -20,9 +19,8 @@ SPEC = ToolSpec(
 def write(workspace: Workspace, args: JsonObject) -> ToolOutput:
     path = workspace.resolve(args["file_path"])
     workspace.refuse_protected(path)
-    if path.is_dir():
-        raise ToolRefusal(f"{workspace.shown(path)} is a directory; name a file in it")
     content = args["content"].encode()
+    workspace.refuse_size(path, len(content))
     path.parent.mkdir(parents=True, exist_ok=True)
     workspace.replace(path, content)
     return ToolOutput(output=f"Wrote {len(content)} bytes to {workspace.shown(path)}")

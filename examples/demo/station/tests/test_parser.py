@@ -1,3 +1,5 @@
+"""Tests of the parser of sensor lines."""
+
 from datetime import datetime
 
 import pytest

@@ -1,3 +1,5 @@
+"""Tests of the daily summary."""
+
 from datetime import datetime
 
 import pytest
