@@ -73,6 +73,23 @@ def test_errors_are_one_json_object_when_json_was_asked_for(fanfold: Fanfold) ->
     assert json.loads(fanfold("map", "--no-such-option", "--json").err)["code"] == "USAGE"
 
 
+@pytest.mark.parametrize("more", [(), ("--json",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("sessions", "show", "\x1b]0;pwned\x07"),
+        ("map", "\x1b[2Jpwned\u202e", "--prompt", "x"),
+        ("map", "x", "--budget", "\x9bpwned"),
+    ],
+)
+def test_an_error_message_cannot_steer_the_terminal(
+    fanfold: Fanfold, arguments: tuple[str, ...], more: tuple[str, ...]
+) -> None:
+    done = fanfold(*arguments, *more)
+    assert "pwned" in done.err
+    assert {"\x1b", "\x07", "\x9b", "\u202e"}.isdisjoint(done.err)
+
+
 def test_a_bad_configuration_names_every_fault_and_exits_with_3(fanfold: Fanfold, tmp_path: Path) -> None:
     (tmp_path / "agent.acl").write_text('default_modell = "x/y"\nmax_parallel_tasks = "many"\n')
     done = fanfold("run", "hello")

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,6 +53,18 @@ def test_a_pipe_that_is_named_is_read_to_its_end_and_within_the_limit(tmp_path: 
         read_regular(Path(f"/dev/fd/{reader}"), 10, may_be_pipe=True)
     os.close(reader)
     os.close(writer)
+
+
+def test_a_pipe_whose_writer_is_slow_is_waited_for() -> None:
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        os.write(writer, b"late")
+        os.close(writer)
+
+    threading.Timer(0.1, write).start()
+    assert read_text(Path(f"/dev/fd/{reader}")) == "late"
+    os.close(reader)
 
 
 def test_a_pipe_that_nobody_writes_into_is_empty_and_not_waited_for(tmp_path: Path) -> None:

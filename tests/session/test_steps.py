@@ -185,6 +185,7 @@ def test_a_model_without_tools_answers_from_the_prompt_and_warns_once(
     model = ScriptedModel(echo, capabilities=ModelCapabilities(tools=False))
     run_steps(tmp_path, model, *(step(name, agent="general") for name in "abc"))
     assert [request.tools for request in model.requests] == [(), (), ()]
+    assert not any("tool" in request.system for request in model.requests)
     assert [record.message for record in caplog.records] == [
         "scripted/model cannot use tools: agent 'general' answers from its prompt alone"
     ]

@@ -87,7 +87,7 @@ class Composer:
     def for_session(self) -> AgentSetup:
         """The session's own agent: every tool, the session's limits."""
         return self._compose(
-            self._model, CORE_PROMPT, tuple(self._tools), (self._policy,), self._max_tool_rounds, who="the session"
+            self._model, "", tuple(self._tools), (self._policy,), self._max_tool_rounds, who="the session"
         )
 
     def for_step(self, agent: AgentDefinition, spec: AgentStepSpec) -> AgentSetup:
@@ -97,17 +97,15 @@ class Composer:
         key = (agent.name, reference, rounds)
         setup = self._composed.get(key)
         if setup is None:
-            role = CORE_PROMPT if agent.tools else ANSWER_PROMPT
-            system = f"{role}\n\n{agent.prompt}" if agent.prompt else role
             policies = (self._policy, agent.permissions)
-            setup = self._compose(reference, system, agent.tools, policies, rounds, who=f"agent '{agent.name}'")
+            setup = self._compose(reference, agent.prompt, agent.tools, policies, rounds, who=f"agent '{agent.name}'")
             self._composed[key] = setup
         return setup
 
     def _compose(
         self,
         reference: str,
-        system: str,
+        role: str,
         tool_names: tuple[str, ...],
         policies: tuple[PermissionPolicy, ...],
         rounds: int | None,
@@ -123,11 +121,11 @@ class Composer:
         specs = tuple(tool.spec for tool in tools.values())
         for policy in policies:
             specs = visible_tools(policy, specs)
-        instructions = self._options.instructions
+        prompts = (CORE_PROMPT if tools else ANSWER_PROMPT, role, self._options.instructions)
         return AgentSetup(
             model=model.client,
             model_id=model.model_id,
-            system=f"{system}\n\n{instructions}" if instructions else system,
+            system="\n\n".join(prompt for prompt in prompts if prompt),
             tools=tools,
             specs=specs,
             policies=policies,

@@ -22,10 +22,13 @@ class GroupCommit(Generic[T]):
     def __init__(self, flush: Callable[[Sequence[T]], None]) -> None:
         self._flush = flush
         self._items: list[T] = []
-        self._landings: list[Landing] = []
+        self._landing: Landing | None = None
+        """Of the batch that `_items` will be."""
         self._is_busy = False
+        self._end: Landing | None = None
+        """Lands when there is nothing more to do."""
         self.is_closed = False
-        self._batches: SimpleQueue[tuple[Sequence[T], Sequence[Landing]] | None] = SimpleQueue()
+        self._batches: SimpleQueue[tuple[Sequence[T], Landing] | None] = SimpleQueue()
         self._worker: threading.Thread | None = None
 
     def require_open(self) -> None:
@@ -34,22 +37,22 @@ class GroupCommit(Generic[T]):
 
     def submit(self, item: T) -> Landing:
         """Lands when the batch with `item` has been flushed, with the error that `flush` raised if it failed."""
-        loop = asyncio.get_running_loop()
-        landing = Landing(loop)
+        landing = self._landing
+        if landing is None:
+            loop = asyncio.get_running_loop()
+            landing = self._landing = Landing(loop)
+            if not self._is_busy:
+                self._is_busy = True
+                loop.call_soon(self._start, loop)
         self._items.append(item)
-        self._landings.append(landing)
-        if not self._is_busy:
-            self._is_busy = True
-            loop.call_soon(self._start, loop)
         return landing
 
     async def close(self) -> None:
         """Wait for what is queued, then end the worker."""
         self.is_closed = True
         if self._is_busy:
-            end = Landing(asyncio.get_running_loop())
-            self._landings.append(end)  # no item: it lands with the last batch, or right behind it
-            await end.wait()
+            self._end = Landing(asyncio.get_running_loop())
+            await self._end.wait()
         worker, self._worker = self._worker, None
         if worker is not None:
             self._batches.put(None)
@@ -57,14 +60,15 @@ class GroupCommit(Generic[T]):
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         items, self._items = self._items, []
-        landings, self._landings = self._landings, []
-        if items:
+        landing, self._landing = self._landing, None
+        if landing is not None:
             if self._worker is None:
                 self._worker = self._new_worker(loop)
-            self._batches.put((items, landings))
-        else:
-            self._is_busy = False
-            _land_all(landings, None)
+            self._batches.put((items, landing))
+            return
+        self._is_busy = False
+        if self._end is not None:
+            self._end.land(None)
 
     def _new_worker(self, loop: asyncio.AbstractEventLoop) -> threading.Thread:
         # A bare thread and a queue: through a ThreadPoolExecutor the way there and back costs 60 us more, which is
@@ -76,23 +80,18 @@ class GroupCommit(Generic[T]):
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         while (batch := self._batches.get()) is not None:
-            items, landings = batch
+            items, landing = batch
             error: BaseException | None = None
             try:
                 self._flush(items)
             except BaseException as raised:  # noqa: BLE001  those who wait for the batch raise it
                 error = raised
             try:
-                loop.call_soon_threadsafe(self._land, loop, landings, error)
+                loop.call_soon_threadsafe(self._land, loop, landing, error)
             except RuntimeError:
                 return  # the loop has ended, and with it everybody who waited
 
-    def _land(self, loop: asyncio.AbstractEventLoop, landings: Sequence[Landing], error: BaseException | None) -> None:
-        _land_all(landings, error)
+    def _land(self, loop: asyncio.AbstractEventLoop, landing: Landing, error: BaseException | None) -> None:
+        landing.land(error)
         # Behind the tasks that were just woken: what they append at once belongs to the next batch.
         loop.call_soon(self._start, loop)
-
-
-def _land_all(landings: Sequence[Landing], error: BaseException | None) -> None:
-    for landing in landings:
-        landing.land(error)

@@ -13,20 +13,22 @@ T = TypeVar("T")
 
 
 class Landing:
-    """The end of one piece of work, awaited by one task. (`asyncio.shield` does the same in twice the time.)"""
+    """The end of one piece of work, for any number of tasks. (`asyncio.shield` does the same in twice the time.)"""
 
-    __slots__ = ("_waiter", "error", "is_over")
+    __slots__ = ("_loop", "_waiters", "error", "is_over")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_over = False
         self.error: BaseException | None = None
-        self._waiter: asyncio.Future[None] = loop.create_future()
+        self._loop = loop
+        self._waiters: list[asyncio.Future[None]] = []
 
     def land(self, error: BaseException | None) -> None:
         self.is_over = True
         self.error = error
-        if not self._waiter.done():
-            self._waiter.set_result(None)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def wait(self) -> None:
         """Return when the work is over; raise what it raised.
@@ -35,17 +37,22 @@ class Landing:
             CancelledError: the caller was cancelled; the work is over too, and `error` says how it ended.
         """
         try:
-            await self._waiter
+            if not self.is_over:
+                await self._landed()
         except asyncio.CancelledError:
             while not self.is_over:
-                self._waiter = self._waiter.get_loop().create_future()
                 try:
-                    await self._waiter
+                    await self._landed()
                 except asyncio.CancelledError:
                     continue  # cancelled once more; the first one is raised below
             raise
         if self.error is not None:
             raise copy.copy(self.error) from self.error  # the tasks of one batch each need an error of their own
+
+    def _landed(self) -> "asyncio.Future[None]":
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        return waiter
 
 
 async def in_worker(work: Callable[[], T]) -> T:
