@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fanfold.cli.named_input import decode_json, read_stdin, read_text
+from fanfold.cli.named_input import read_stdin, read_text
+from fanfold.contracts.codec import decode_json
 from fanfold.errors import UsageError
 from fanfold.regular_file import read_regular
 from tests.cli.conftest import COMMAND, Ended, ServerThread, configure

@@ -219,8 +219,8 @@ def test_a_proxy_that_cannot_be_one_is_named_by_its_variable(
     proxy: str, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = unanswered(monkeypatch, proxy, scheme=scheme)
-    assert str(error).startswith(f"LLM error: {scheme}_proxy of the environment ")
-    assert str(error).endswith("; name a proxy such as http://proxy:3128, or none")
+    assert str(error).startswith(f"LLM error: {scheme}_proxy of the environment must ")
+    assert str(error).endswith(", such as http://proxy:3128; correct or unset it")
     assert (error.kind, error.retryable, "pw" in str(error)) == ("connection", False, False)
 
 

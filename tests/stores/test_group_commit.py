@@ -100,7 +100,7 @@ def test_closing_waits_for_everything_that_was_submitted_and_takes_nothing_more(
         await _until(disk, 1)
         landings.append(commits.submit("b"))
         disk.may_go_on.release(2)
-        await commits.close()
+        await asyncio.gather(commits.close(), commits.close())
         assert all(each.is_over for each in landings)
         with pytest.raises(LifecycleError, match="closed"):
             commits.require_open()

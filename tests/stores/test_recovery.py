@@ -134,7 +134,7 @@ def test_a_journal_starts_anew_when_it_has_grown_large(tmp_path: Path) -> None:
     file = LineFile.try_open(tmp_path / "t.jsonl")
     assert file is not None
     journal = CommitJournal(tmp_path)
-    data = b"x" * (5 * 2**20)
+    data = b"x" * (10 * 2**20)
     sizes: list[int] = []
     for _ in range(4):
         file.write(data)

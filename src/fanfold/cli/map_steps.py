@@ -8,8 +8,9 @@ import msgspec
 
 from fanfold.cli.cells import cut, one_line
 from fanfold.cli.items import Item
-from fanfold.cli.named_input import decode_json, read_text
+from fanfold.cli.named_input import read_text
 from fanfold.cli.opening import require_role
+from fanfold.contracts.codec import decode_json
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import InvalidSpecError, UsageError
 from fanfold.kernel.schema import compile_schema

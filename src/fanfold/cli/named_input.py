@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import msgspec
+from typing import BinaryIO
 
 from fanfold.errors import UsageError
 from fanfold.regular_file import read_regular, too_large
@@ -42,15 +40,3 @@ def _all_of(stream: BinaryIO) -> bytes:
     if len(raw) > MAX_BYTES:
         raise too_large(MAX_BYTES, STDIN)
     return raw
-
-
-def decode_json(data: str | bytes, type: Any = Any) -> Any:
-    """The value of one JSON text.
-
-    Raises:
-        msgspec.DecodeError: it is none, or not of that type.
-    """
-    try:
-        return msgspec.json.decode(data, type=type)
-    except RecursionError:
-        raise msgspec.DecodeError("nested too deeply") from None

@@ -11,7 +11,7 @@ import msgspec
 
 from fanfold.cli.console import Console
 from fanfold.cli.endings import StoppedBySignal
-from fanfold.cli.named_input import STDIN, decode_json, read_stdin, read_text
+from fanfold.cli.named_input import STDIN, read_stdin, read_text
 from fanfold.cli.opening import open_agent, open_session, require_models, require_role
 from fanfold.cli.options import agent_options, console_options, fan_out_options, output_options
 from fanfold.cli.progress import View, view_for
@@ -20,6 +20,7 @@ from fanfold.cli.report import end, tell
 from fanfold.cli.results import Row, row_of
 from fanfold.cli.stopping import run_until_stopped
 from fanfold.cli.tally import Tally
+from fanfold.contracts.codec import decode_json
 from fanfold.contracts.events import AgentEvent, event
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, BudgetSnapshot, ParallelResult, StepOutcome
 from fanfold.errors import UsageError

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from fanfold.cli.named_input import decode_json, read_text
+from fanfold.cli.named_input import read_text
+from fanfold.contracts.codec import decode_json
 from fanfold.errors import UsageError
 
 SUFFIXES = (".jsonl", ".ndjson", ".csv")

@@ -98,12 +98,30 @@ def decode_fact(line: bytes | memoryview) -> Fact:
     Raises:
         ValueError: not a fact this version knows; the text says what is wrong and where.
     """
-    raw = _raw_line_decoder.decode(line)
+    raw = read_json(line, _raw_line_decoder)
     if not raw.type or not raw.key:
         raise ValueError("type and key are required")
     if raw.type.startswith(_NOTE_PREFIX):
-        return Fact(raw.seq, raw.key, raw.cause, Note(raw.type, _note_decoder.decode(raw.payload)))
-    return Fact(raw.seq, raw.key, raw.cause, _payload_decoder(raw.type).decode(raw.payload))
+        return Fact(raw.seq, raw.key, raw.cause, Note(raw.type, read_json(raw.payload, _note_decoder)))
+    return Fact(raw.seq, raw.key, raw.cause, read_json(raw.payload, _payload_decoder(raw.type)))
+
+
+def read_json(data: bytes | memoryview | str | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
+    """What `decoder` finds in `data`.
+
+    Raises:
+        msgspec.DecodeError: no JSON, or not of its type; also for JSON that is nested too deeply, which msgspec alone
+            tells as a RecursionError that nobody expects from data.
+    """
+    try:
+        return decoder.decode(data)
+    except RecursionError:
+        raise msgspec.DecodeError("nested too deeply") from None
+
+
+def decode_json(data: bytes | str, type: Any = Any) -> Any:
+    """The value of one JSON text; raises like `read_json`."""
+    return read_json(data, msgspec.json.Decoder(type))
 
 
 def encode_readable(value: object, decoder: msgspec.json.Decoder[Any]) -> bytes:

@@ -1,34 +1,33 @@
-"""Which URLs can be called at all, found before the first call."""
+"""Whether a URL can be called at all, found out before the first call."""
 
 import re
 from urllib.parse import urlsplit
 
-_HOST = re.compile(rb"[\w.-]+|[\da-f.]*:[\da-f:.]*(%[\w.-]+)?")
-"""A name or IPv4 address, or an IPv6 address with or without its zone."""
+_HOST = re.compile(rb"[\w.-]{1,253}|[\da-f.]*:[\da-f:.]*(%[\w.-]+)?")
+"""A name or an IPv4 address as it is looked up (RFC 1035, 2.3.4), or an IPv6 address with or without its zone."""
 
 
-def url_fault(url: str) -> str:
-    """Why no call can go to `url`, in words that go on after its name; empty when one can.
-
-    The words never contain a part of the URL, which may carry a password.
-    """
+def url_fault(url: str) -> str | None:
+    """What is wrong with it, to follow its name; None when it will do. Never shows the URL: it may carry a password."""
     if not url.isprintable() or " " in url:  # urlsplit drops line ends in silence.
-        return "contains a space, a line end or a control character"
+        return "must not contain spaces or control characters"
     try:
         parts = urlsplit(url)
-        host = parts.hostname or ""
     except ValueError:
-        return "is no http(s) URL"
-    if parts.scheme not in ("http", "https") or not host:
-        return "is no http(s) URL"
+        return "must be an http(s) URL"
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return "must be an http(s) URL"
     try:
         port = parts.port
     except ValueError:
         port = 0
     if port == 0:
-        return "has a port that is not between 1 and 65535"
+        return "must have a port from 1 to 65535, or none"
+    return None if _is_host(parts.hostname) else "must name a host, whose parts have 1 to 63 letters, digits, - or _"
+
+
+def _is_host(host: str) -> bool:
     try:
-        is_name = _HOST.fullmatch(host.encode("idna")) is not None
-    except UnicodeError:  # A label between the dots that is empty or longer than 63 (RFC 1035, 2.3.4).
-        is_name = False
-    return "" if is_name else "has a host name that cannot exist"
+        return _HOST.fullmatch(host.encode("idna")) is not None
+    except UnicodeError:  # A part between dots is empty or too long, or no name at all.
+        return False

@@ -209,9 +209,7 @@ class HttpTransport:
 def _usable_proxy(route: HttpRoute) -> str | None:
     proxy = _proxy_of(route.url)
     if proxy is not None and (fault := url_fault(proxy)):
-        message = (
-            f"{_proxy_variable(route)} of the environment {fault}; name a proxy such as http://proxy:3128, or none"
-        )
+        message = f"{_proxy_variable(route)} of the environment {fault}, such as http://proxy:3128; correct or unset it"
         raise ProviderError(message, kind="connection", retryable=False, provider=route.provider)
     return proxy
 

@@ -73,11 +73,11 @@ def route_to(
 
 def _check_base_url(base_url: str, provider: ProviderSettings) -> None:
     fault = url_fault(base_url)
-    if fault and "@" not in base_url:
-        fault += f": {base_url.partition('?')[0]!r}"  # Behind the question mark may be a key.
-    if not fault and urlsplit(base_url).username is not None:
+    if fault is None and urlsplit(base_url).username is not None:
         fault = "contains credentials; move them to api_key or headers"
-    if fault:
+    elif fault is not None and "@" not in base_url:
+        fault += f": {base_url.partition('?')[0]!r}"  # Behind the question mark may be a key.
+    if fault is not None:
         raise ConfigError(f"{provider.place}: base_url of provider '{provider.name}' {fault}")
 
 

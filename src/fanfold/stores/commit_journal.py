@@ -32,7 +32,7 @@ from fanfold.stores.line_file import LineFile, refused
 FOLDER = "commits"
 _RECOVERY_LOCK = "recovery.lock"
 SUFFIX = ".redo"
-_CATCH_UP_BYTES = 8 * 2**20
+_CATCH_UP_BYTES = 16 * 2**20
 """Size at which the threads' own files are synced and the journal starts anew."""
 
 

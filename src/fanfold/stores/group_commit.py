@@ -51,7 +51,7 @@ class GroupCommit(Generic[T]):
         """Wait for what is queued, then end the worker."""
         self.is_closed = True
         if self._is_busy:
-            self._end = Landing(asyncio.get_running_loop())
+            self._end = self._end or Landing(asyncio.get_running_loop())
             await self._end.wait()
         worker, self._worker = self._worker, None
         if worker is not None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from fanfold.contracts.codec import encode_readable
+from fanfold.contracts.codec import encode_readable, read_json
 from fanfold.contracts.steps import StepOutcome
 from fanfold.errors import CorruptLogError, LogWriteError, SessionBusyError, UsageError
 from fanfold.stores.directory import make_directory, refuse_links
@@ -108,7 +108,7 @@ def _read(file: LineFile) -> dict[str, StepOutcome]:
         try:
             if not line.endswith(b"\n"):
                 raise ValueError("the line has no end")
-            record = _decoder.decode(line)
+            record = read_json(line, _decoder)
         except ValueError as error:
             if number < len(lines) or (line.endswith(b"\n") and is_json(line)):
                 raise _corrupt(file.path, number, str(error)) from error

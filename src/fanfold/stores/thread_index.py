@@ -4,9 +4,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
-from fanfold.contracts.codec import decode_fact
+from fanfold.contracts.codec import decode_fact, decode_json
 from fanfold.contracts.facts import Fact
 
 
@@ -100,7 +98,7 @@ def _fact_of(line: bytes, start: int, due_seq: int, keys: dict[str, int], is_las
 
 def is_json(line: bytes) -> bool:
     try:
-        msgspec.json.decode(line)
+        decode_json(line)
     except ValueError:
         return False
     return True
