@@ -7,6 +7,7 @@ from typing import Any
 from fanfold.contracts.settings import ModelSettings, ProviderSettings
 from fanfold.env import HostEnv
 from fanfold.protocols import ModelClient
+from fanfold.session.closing import close_all
 from fanfold.session.setup import ResolvedModel
 
 _ADAPTERS: Mapping[str, tuple[str, str]] = {
@@ -65,7 +66,6 @@ class Models:
         return patient
 
     async def close(self) -> None:
-        for model in self._resolved.values():
-            await model.client.close()
-        if self._transport is not None:
-            await self._transport.close()
+        """Close every client and the transport, each though another failed."""
+        clients = [model.client.close for model in self._resolved.values()]
+        await close_all(clients if self._transport is None else [*clients, self._transport.close])

@@ -58,9 +58,6 @@ def event(type: str, /, **payload: Any) -> AgentEvent:
     return AgentEvent(type=type, payload=payload)
 
 
-TERMINAL_EVENTS = frozenset({"agent_end", "error"})
-
-
 class AgentResult(Record, frozen=True, kw_only=True):
     """What a finished run gives. `str(result)` is its text."""
 
