@@ -285,16 +285,16 @@ def test_the_model_may_have_its_own_address_and_key() -> None:
     [
         (
             {"base_url": "host:80/v1"},
-            r"built-in: base_url of provider 'acme' must be an http\(s\) URL: 'host:80/v1'",
+            r"built-in: base_url of provider 'acme' must be a URL such as http://localhost:8000/v1: 'host:80/v1'",
         ),
         ({"base_url": "http://me:pw@host/v1"}, "contains credentials; move them to api_key or headers"),
-        ({"base_url": "http://[::1"}, r"must be an http\(s\) URL"),
+        ({"base_url": "http://[::1"}, r"must be a URL such as"),
         ({"base_url": "http://h:99999"}, "must have a port from 1 to 65535, or none: 'http://h:99999'"),
         ({"base_url": "http://h:0"}, "must have a port"),
         ({"base_url": "http://h:http"}, "must have a port"),
         (
             {"base_url": "http://...."},
-            "must name a host, whose parts have 1 to 63 letters, digits, - or _: 'http://....'",
+            "must name a host whose parts have 1 to 63 characters: 'http://....'",
         ),
         ({"base_url": f"http://{'a' * 64}.example"}, "must name a host"),
         ({"base_url": f"http://{'ü' * 64}.example"}, "must name a host"),

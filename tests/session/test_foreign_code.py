@@ -121,6 +121,18 @@ def test_whatever_a_model_raises_fails_its_own_step_only(tmp_path: Path, error: 
     asyncio.run(main())
 
 
+def test_a_negative_count_is_taken_for_none_and_never_refills_a_budget(tmp_path: Path) -> None:
+    model = ScriptedModel(lambda _: Reply(text="x" * 40, usage=Usage(total_tokens=-10)))
+
+    async def main() -> None:
+        async with opened(tmp_path, model, max_parallel_tasks=1) as session:
+            result = await session.parallel_async(steps(20), budget_tokens=30)
+            assert [outcome.success for outcome in result.outcomes].count(True) < 5
+            assert result.outcomes[0].usage.is_estimated
+
+    asyncio.run(main())
+
+
 def test_calls_with_one_id_or_none_are_told_apart(tmp_path: Path) -> None:
     tool = RecordingTool("look", lambda args: args["n"])
     same = [ToolCall("c", "look", {"n": 1}), ToolCall("c", "look", {"n": 2}), ToolCall("", "look", {"n": 3})]

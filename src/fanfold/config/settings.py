@@ -6,7 +6,6 @@ from fanfold.config.model_reference import find_model
 from fanfold.config.problems import Problems
 from fanfold.config.reading import TableReader
 from fanfold.config.tree import Table
-from fanfold.config.url import url_fault
 from fanfold.contracts.policy import Decision, PermissionPolicy
 from fanfold.contracts.settings import (
     ModelSettings,
@@ -18,6 +17,7 @@ from fanfold.contracts.settings import (
 )
 from fanfold.errors import ConfigError
 from fanfold.kernel.permissions import parse_rule
+from fanfold.kernel.url import url_fault
 
 _KINDS: tuple[ProviderKind, ...] = ("openai", "anthropic", "local")
 _STRUCTURED_MODES: tuple[StructuredMode, ...] = ("auto", "json_schema", "forced_tool", "prompt")

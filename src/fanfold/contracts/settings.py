@@ -45,7 +45,7 @@ class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True):
     base_url: str | None = None
     headers: dict[str, str] = {}
     timeout_ms: int = 600_000
-    """Longest silence on the connection, not the length of a call."""
+    """Longest wait for more of an answer (keep-alives do not count), not the length of a call."""
     max_attempts: int = 5
     structured_output: StructuredMode = "auto"
     models: dict[str, ModelSettings] = {}

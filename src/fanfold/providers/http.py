@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from fanfold.errors import LifecycleError, ProviderError
-from fanfold.providers.base_url import url_fault
+from fanfold.kernel.url import url_fault
 from fanfold.providers.route import HttpRoute
 
 if TYPE_CHECKING:

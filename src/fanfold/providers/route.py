@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from fanfold.contracts.settings import ModelSettings, ProviderSettings, Secret
 from fanfold.errors import ConfigError
-from fanfold.providers.base_url import url_fault
+from fanfold.kernel.url import url_fault
 
 _SHORTEST_SECRET = 8
 

@@ -31,8 +31,13 @@ def sound_reply(reply: object) -> ModelReply:
         checked = msgspec.convert(msgspec.to_builtins(reply, builtin_types=(bytes, bytearray)), ModelReply)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise no_reply(error) from error
+    usage = checked.usage
+    if usage is not None and min(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) < 0:
+        usage = None  # a negative count would refill a budget: it counts as not reported
     calls = checked.calls and tuple(map(_sound_call, unique_ids([call.id for call in checked.calls]), checked.calls))
-    return msgspec.structs.replace(checked, text=plain(checked.text), reasoning=plain(checked.reasoning), calls=calls)
+    return msgspec.structs.replace(
+        checked, text=plain(checked.text), reasoning=plain(checked.reasoning), calls=calls, usage=usage
+    )
 
 
 def _sound_call(id: str, call: ToolCall) -> ToolCall:
