@@ -25,10 +25,10 @@ _MAX_VALUES = 1_000
 
 _MAX_SHOWN_CHARS = 60
 
-_FENCE = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
-_JSON_START = re.compile(r'\{\s*+[}"]|\[\s*+(?:[]["{]|(?:-?\d[\d.eE+-]*+|true|false|null)\s*+(?:[],]|\Z))')
+_FENCE = r"(?ms)^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```"
+_JSON_START = r'\{\s*+[}"]|\[\s*+(?:[]["{]|(?:-?\d[\d.eE+-]*+|true|false|null)\s*+(?:[],]|\Z))'
 """A bracket that opens JSON, not prose: `{"` and `[1,` do, `{x}` and `[see` do not."""
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]', re.DOTALL)
+_STRING_OR_BRACKET = r'(?s)"(?:[^"\\]|\\.)*+"?|[][{}]'
 
 
 class Extraction(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ def failure_text(extraction: Extraction, attempts: int) -> str:
 def _candidates(text: str, problems: list[str]) -> Iterator[JsonValue]:
     """Values in the order in which to try them; what looked like JSON and is none goes to `problems`."""
     whole = text.strip().removeprefix("\ufeff")
-    fence = _FENCE.fullmatch(whole)
+    fence = re.fullmatch(_FENCE, whole)
     try:
         yield _decoder.decode(fence[1] if fence else whole)
     except (ValueError, RecursionError):
@@ -121,7 +121,7 @@ def _candidates(text: str, problems: list[str]) -> Iterator[JsonValue]:
 
 
 def _fenced(text: str) -> Iterator[JsonValue]:
-    for fence in islice(_FENCE.finditer(text), _MAX_VALUES):
+    for fence in islice(re.finditer(_FENCE, text), _MAX_VALUES):
         try:
             value = _decoder.decode(fence[1])
         except (ValueError, RecursionError):
@@ -133,7 +133,7 @@ def _fenced(text: str) -> Iterator[JsonValue]:
 def _embedded(text: str, problems: list[str]) -> Iterator[JsonObject | list[Any]]:
     at = 0
     for _ in range(_MAX_VALUES):
-        opening = _JSON_START.search(text, at)
+        opening = re.compile(_JSON_START).search(text, at)
         if opening is None:
             return
         try:
@@ -151,7 +151,7 @@ def _embedded(text: str, problems: list[str]) -> Iterator[JsonObject | list[Any]
 def _end_of_broken(text: str, start: int) -> int:
     """Where the bracket at `start` closes, by counting; the end of the text when it is truncated."""
     depth = 0
-    for token in _STRING_OR_BRACKET.finditer(text, start):
+    for token in re.compile(_STRING_OR_BRACKET).finditer(text, start):
         mark = token[0]
         if mark in "{[":
             depth += 1

@@ -2,8 +2,9 @@
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from fanfold.protocols import FactLog
 from fanfold.session.closing import close_all
@@ -17,8 +18,7 @@ class Lease:
         self.log = log
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
+class _Shared(msgspec.Struct, frozen=True):
     log: FactLog
     leases: "weakref.WeakSet[Lease]"
 
