@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fanfold.protocols import AgentExecutor as AgentExecutor
     from fanfold.protocols import ModelClient as ModelClient
     from fanfold.protocols import Tool as Tool
+    from fanfold.protocols import ToolScope as ToolScope
     from fanfold.session.session import Session as Session
 
 __version__ = "0.1.0"
@@ -52,7 +53,7 @@ _HOMES = {
     "fanfold.orchestration.mapping": ("MapItem", "MapResult", "MapStep"),
     "fanfold.orchestration.parallel": ("execute_steps_parallel",),
     "fanfold.orchestration.pipeline": ("execute_pipeline",),
-    "fanfold.protocols": ("AgentExecutor", "ModelClient", "Tool"),
+    "fanfold.protocols": ("AgentExecutor", "ModelClient", "Tool", "ToolScope"),
     "fanfold.session.session": ("Session",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -257,7 +257,7 @@ def test_a_command_that_cannot_work_says_why_before_anything_runs(
     (workspace / "blank.json").write_text('{"prompt": ""}')
     (workspace / "blank.txt").write_text("\n")
     (workspace / "two.jsonl").write_text('{"n": 1}\n{"m": 1}\n')
-    (workspace / "model.json").write_text('{"prompt": "x", "model": "nowhere/m"}')
+    (workspace / "model.json").write_text('{"prompt": "{previous}", "model": "nowhere/m"}')
     (workspace / "loop.csv").symlink_to("loop.csv")
     done = fanfold("map", *arguments)
     assert done.code == 2

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 PRINTED = {
     "hello.py": "Hello, log.\n['question 0', 'question 1', 'question 2']\n"
     "['shorter: about one', 'shorter: about two']\n",
+    "own_tool_and_agent.py": "It rains in Bergen.\n[weather: rain in Bergen]\nIt rains in Bergen.\n",
     "resume_after_a_crash.py": "stopped: LLM error: the power went out\nresumed: An empty directory.\n"
     "model calls: 2 before, 1 after\n",
 }

@@ -22,8 +22,8 @@ from fanfold.tools.sandbox import sandbox_fault
 _RUNTIME = "xllamacpp"
 _OPENMP = "libgomp.so.1"
 _ABLE = (
-    "it summarises and rephrases short English text; it does not know facts, judge, use tools, review code or work in "
-    "several steps"
+    "a stand-in that names what a short program file is about; it invents details, and does not know facts, judge, "
+    "use tools, review code or work in several steps"
 )
 _SHOWN_KEY_CHARS = 4
 _SHORTEST_SHOWN_KEY = 20

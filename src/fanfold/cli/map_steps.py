@@ -94,6 +94,11 @@ def check_prompts(steps: Sequence[MapStep], items: Sequence[Item]) -> None:
             except UsageError as error:
                 place = f"--then {number}" if number else "--prompt"
                 raise UsageError(f"{place}, item {cut(one_line(item.key), _LONGEST_KEY)}: {error}") from error
+    for number, step in enumerate(steps[1:], 1):
+        if not _names_a_field(step.prompt):
+            raise UsageError(
+                f"--then {number}: the prompt names no field, not even {{{PREVIOUS}}}, so all get one answer"
+            )
     agent = find_agent(steps[0].agent)
     if len(runnable) > 1 and agent is not None and not agent.tools and not _names_a_field(steps[0].prompt):
         raise UsageError(

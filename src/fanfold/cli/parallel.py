@@ -129,6 +129,7 @@ def _row_of_end(end_event: AgentEvent) -> Row:
         success=payload["success"],
         output=payload["output"],
         total_tokens=payload["usage"]["total_tokens"],
+        seconds=(payload["duration_ms"] or 0) / 1000,
     )
 
 

@@ -110,6 +110,10 @@ async def _run(
         session = await stack.enter_async_context(await open_session(agent, allow, options))
         if prompt is None:
             return await _resume(session, screen, answers)
+        for waiting in session.pending_confirmations():
+            screen.console.warn(
+                f"note: the call of {waiting.tool_name} that waits for an approval is given up by this prompt"
+            )
         return await _converse(session, screen, prompt)
 
 

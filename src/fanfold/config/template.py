@@ -6,7 +6,7 @@ AGENT_ACL = """\
 # Check the file with `fanfold doctor`.
 
 # The model of every agent that names no other, as provider/model-id.
-# local/default is the embedded model: no key, no network, and good for short summaries of English text only.
+# local/default is the embedded model: no key, no network, and a stand-in: good for trying things out only.
 default_model = "local/default"
 #default_model = "openai/gpt-5-mini"
 #default_model = "anthropic/claude-sonnet-4-5"

@@ -127,6 +127,7 @@ class TaskExecutor:
                     output=outcome.output,
                     success=outcome.success,
                     finished_ms=self._env.clock.now_ms(),
+                    duration_ms=outcome.duration_ms,
                     usage=(outcome.usage or NO_USAGE).to_dict(),
                 )
             )
@@ -185,6 +186,8 @@ class _Child:
         if found.is_valid:
             return replace(outcome, structured=found.value)
         why = failure_text(found, REPAIR_ROUNDS)
+        if self._setup.model.capabilities.structured == "prompt":
+            why += " (a server that can enforce a schema is asked to by structured_output of its provider)"
         return replace(outcome, success=False, output=f"{outcome.output}\n\n[structured output failed: {why}]")
 
 

@@ -33,7 +33,7 @@ from fanfold.contracts.record import JsonObject
 from fanfold.contracts.steps import SourceAnchor
 from fanfold.env import HostEnv
 from fanfold.errors import BudgetExhaustedError, FanfoldError, InternalError, ParkedError, ProviderError
-from fanfold.foreign import call_foreign, described, tolerant
+from fanfold.foreign import call_foreign, described, logger, tolerant
 from fanfold.kernel.state import SessionState
 from fanfold.kernel.transcript import as_plain_text, excerpt
 from fanfold.protocols import BudgetDenial, BudgetGuard, DeltaSink, EventSink, ToolScope
@@ -262,6 +262,7 @@ class Effects:
             tool_id=tool_id, tool_name=call.name, args=call.args, session_id=self._around.session_id
         )
         self._refuse_if_nobody_answers(tool_id, call, f"approval of {call.name}({_excerpt(call.args)})")
+        self._warn_if_nobody_listens(f"approval of {call.name}: session.confirm_tool_use({tool_id!r}, True)")
         approval = await self._parked(self._around.inbox.confirmation(item))
         self._emit("confirmation_received", tool_id=tool_id, approved=approval.approved, reason=approval.reason)
         return confirmation_fact(call.id, approval, length)
@@ -282,12 +283,18 @@ class Effects:
             allow_free_text=item.allow_free_text,
         )
         self._refuse_if_nobody_answers(question_id, call, f"an answer to: {item.question}")
+        self._warn_if_nobody_listens(f"an answer: session.answer_question({question_id!r}, text)")
         text = await self._parked(self._around.inbox.answer(item))
         return answer_fact(call.id, text, length)
 
     def _refuse_if_nobody_answers(self, item_id: str, call: RecordedCall, what: str) -> None:
         if self._around.approvals == "refuse":
             raise ParkedError(tool_id=item_id, tool_name=call.name, what=what, args_of_call=call.args)
+
+    def _warn_if_nobody_listens(self, what: str) -> None:
+        # A run that waits and says nothing looks like one that hangs.
+        if self._hear is None:
+            logger.warning("session %s waits for %s", self._around.session_id, what)
 
     async def _parked(self, waiting: Any) -> Any:
         if self._around.slot is None:
