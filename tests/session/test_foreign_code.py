@@ -147,6 +147,18 @@ def test_calls_with_one_id_or_none_are_told_apart(tmp_path: Path) -> None:
     assert [(each.call_id, each.output) for each in results] == [("c", "1"), ("c-2", "2"), ("call-2", "3")]
 
 
+def test_arguments_that_json_cannot_hold_are_answered_and_not_executed(tmp_path: Path) -> None:
+    tool = RecordingTool("look")
+    model = ScriptedModel([calls(("look", {"x": float("nan")})), "I see"])
+
+    async def main() -> None:
+        async with opened(tmp_path, model, tool) as session:
+            assert (await session.send_async("go")).text == "I see"
+
+    asyncio.run(main())
+    assert tool.calls == []
+
+
 def test_lone_surrogates_are_shown_and_never_stop_a_run(tmp_path: Path) -> None:
     bad = "a\ud800b"
     model = ScriptedModel([Reply(text=bad, calls=[ToolCall("c", "look", {"x": bad})]), bad])

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -21,7 +22,10 @@ class Disk:
         self.may_go_on = threading.Semaphore(0)
         self.is_full = False
 
-    def flush(self, items: Sequence[str]) -> None:
+    def work_of(self, items: Sequence[str]) -> Callable[[], None]:
+        return partial(self._flush, items)
+
+    def _flush(self, items: Sequence[str]) -> None:
         self.batches.append(list(items))
         assert self.may_go_on.acquire(timeout=10)
         if self.is_full:
@@ -36,7 +40,7 @@ async def _until(disk: Disk, batches: int) -> None:
 def test_what_is_queued_while_a_batch_is_on_its_way_goes_together_in_the_next() -> None:
     async def scenario() -> None:
         disk = Disk()
-        commits = GroupCommit(disk.flush)
+        commits = GroupCommit(disk.work_of)
         first = [commits.submit(name) for name in "ab"]
         await _until(disk, 1)
         later = [commits.submit(name) for name in "cde"]
@@ -58,7 +62,7 @@ def test_a_failed_batch_fails_each_of_its_items_with_an_error_of_its_own_and_no_
     async def scenario() -> None:
         disk = Disk()
         disk.is_full = True
-        commits = GroupCommit(disk.flush)
+        commits = GroupCommit(disk.work_of)
         landings = [commits.submit(name) for name in "ab"]
         disk.may_go_on.release(2)
         results = await asyncio.gather(*[each.wait() for each in landings], return_exceptions=True)
@@ -74,7 +78,7 @@ def test_a_failed_batch_fails_each_of_its_items_with_an_error_of_its_own_and_no_
 def test_a_task_that_is_cancelled_twice_still_learns_the_outcome_before_it_ends() -> None:
     async def scenario() -> None:
         disk = Disk()
-        commits = GroupCommit(disk.flush)
+        commits = GroupCommit(disk.work_of)
         landing = commits.submit("a")
         waiting = asyncio.create_task(landing.wait())
         await _until(disk, 1)
@@ -95,7 +99,7 @@ def test_a_task_that_is_cancelled_twice_still_learns_the_outcome_before_it_ends(
 def test_closing_waits_for_everything_that_was_submitted_and_takes_nothing_more() -> None:
     async def scenario() -> None:
         disk = Disk()
-        commits = GroupCommit(disk.flush)
+        commits = GroupCommit(disk.work_of)
         landings = [commits.submit("a")]
         await _until(disk, 1)
         landings.append(commits.submit("b"))

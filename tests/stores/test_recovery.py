@@ -121,7 +121,7 @@ def test_a_living_process_keeps_its_journal(tmp_path: Path) -> None:
     data = lines_of(1)[0]
     file.write(data)
     journal = CommitJournal(tmp_path)
-    journal.commit([(file, data)])
+    journal.commit(encode_batch([(file, data)]), [file.name])
     file.keep(len(data))
     recover(tmp_path)
     assert len(list((tmp_path / "commits").glob("*.redo"))) == 1
@@ -138,7 +138,7 @@ def test_a_journal_starts_anew_when_it_has_grown_large(tmp_path: Path) -> None:
     sizes: list[int] = []
     for _ in range(4):
         file.write(data)
-        journal.commit([(file, data)])
+        journal.commit(encode_batch([(file, data)]), [file.name])
         file.keep(len(data))
         sizes.append(next((tmp_path / "commits").glob("*.redo")).stat().st_size // len(data))
     assert sizes == [1, 2, 1, 2]

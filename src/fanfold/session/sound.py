@@ -4,12 +4,14 @@ from typing import Any
 
 import msgspec
 
-from fanfold.contracts.codec import encode_json
+from fanfold.contracts.codec import encode_readable
 from fanfold.contracts.messages import ModelReply, ToolCall, ToolOutput
 from fanfold.errors import ProviderError
 from fanfold.foreign import described
 from fanfold.kernel.call_ids import unique_ids
 from fanfold.kernel.plain_text import plain
+
+_any_json = msgspec.json.Decoder(Any)
 
 
 def sound_output(output: object) -> ToolOutput:
@@ -43,7 +45,7 @@ def sound_reply(reply: object) -> ModelReply:
 def _sound_call(id: str, call: ToolCall) -> ToolCall:
     args: Any = call.args
     try:
-        encode_json(args)
+        encode_readable(args, _any_json)
     except (TypeError, ValueError):
         args = plain(str(args))  # no JSON: kept as text, answered with an error, never executed
     return ToolCall(id, plain(call.name), args)

@@ -59,24 +59,26 @@ class CommitJournal:
         self._behind: set[str] = set()
         """Files whose newest bytes only the journal has on disk."""
 
-    def commit(self, writes: Sequence[tuple[LineFile, bytes]]) -> None:
-        """Return when these bytes, which stand behind the known ends of their files, are durable.
+    def commit(self, batch: bytes, names: Sequence[str]) -> None:
+        """Return when an encoded batch, which speaks of the files `names`, is durable.
 
         Raises:
-            LogWriteError: none of them will be replayed.
+            LogWriteError: nothing of it will be replayed.
         """
-        file = self._file = self._usable_file()
+        file = self._file = self._file or _create(self._directory)
         if file.size > _CATCH_UP_BYTES:
             self._catch_up(file)
-        data = encode_batch(writes)
-        file.write(data)
+        file.write(batch)
         try:
             file.sync()
         except LogWriteError:
             file.take_back()
             raise
-        file.keep(len(data))
-        self._behind.update([file.name for file, _ in writes])
+        self._behind.update(names)
+        try:
+            file.keep(len(batch))
+        except LogWriteError:
+            self.close()  # somebody removed it: then the files themselves are synced, and the next batch has a new one
 
     def close(self) -> None:
         """Sync every thread's own file, then remove the journal."""
@@ -87,14 +89,6 @@ class CommitJournal:
             self._catch_up(file)
         finally:
             file.close()  # removes it when it is empty; else it is left for a recovery
-
-    def _usable_file(self) -> LineFile:
-        if self._file is not None:
-            try:
-                self._file.require_in_place(self._file.size)
-            except LogWriteError:
-                self.close()  # somebody removed it: what it kept is synced where it belongs
-        return self._file or _create(self._directory)
 
     def _catch_up(self, file: LineFile) -> None:
         for name in self._behind:
@@ -108,6 +102,7 @@ class CommitJournal:
 
 
 def encode_batch(writes: Sequence[tuple[LineFile, bytes]]) -> bytes:
+    """The batch of these bytes, each of which stands behind the known end of its file."""
     entries = [
         b"%s %d %d %d\n%s" % (file.name.encode(), file.inode, file.size, len(data), data) for file, data in writes
     ]

@@ -17,10 +17,14 @@ T = TypeVar("T")
 
 
 class GroupCommit(Generic[T]):
-    """Belongs to one event loop; `flush` runs in one worker thread of its own, one batch at a time."""
+    """Belongs to one event loop.
 
-    def __init__(self, flush: Callable[[Sequence[T]], None]) -> None:
-        self._flush = flush
+    `prepare` makes of a batch the work that puts it on the disk, which runs in a worker thread, one batch at a time.
+    `prepare` itself runs on the loop: what a second thread reads of each item, the loop's processor has to fetch back.
+    """
+
+    def __init__(self, prepare: Callable[[Sequence[T]], Callable[[], None]]) -> None:
+        self._prepare = prepare
         self._items: list[T] = []
         self._landing: Landing | None = None
         """Of the batch that `_items` will be."""
@@ -28,7 +32,7 @@ class GroupCommit(Generic[T]):
         self._end: Landing | None = None
         """Lands when there is nothing more to do."""
         self.is_closed = False
-        self._batches: SimpleQueue[tuple[Sequence[T], Landing] | None] = SimpleQueue()
+        self._batches: SimpleQueue[tuple[Callable[[], None], Landing] | None] = SimpleQueue()
         self._worker: threading.Thread | None = None
 
     def require_open(self) -> None:
@@ -36,7 +40,7 @@ class GroupCommit(Generic[T]):
             raise LifecycleError("the log is closed; open it again to write to it")
 
     def submit(self, item: T) -> Landing:
-        """Lands when the batch with `item` has been flushed, with the error that `flush` raised if it failed."""
+        """Lands when the batch with `item` is on the disk, with the error of its batch if that failed."""
         landing = self._landing
         if landing is None:
             loop = asyncio.get_running_loop()
@@ -64,7 +68,7 @@ class GroupCommit(Generic[T]):
         if landing is not None:
             if self._worker is None:
                 self._worker = self._new_worker(loop)
-            self._batches.put((items, landing))
+            self._batches.put((self._prepare(items), landing))
             return
         self._is_busy = False
         if self._end is not None:
@@ -80,10 +84,10 @@ class GroupCommit(Generic[T]):
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         while (batch := self._batches.get()) is not None:
-            items, landing = batch
+            work, landing = batch
             error: BaseException | None = None
             try:
-                self._flush(items)
+                work()
             except BaseException as raised:  # noqa: BLE001  those who wait for the batch raise it
                 error = raised
             try:

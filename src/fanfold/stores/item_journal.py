@@ -3,7 +3,8 @@
 JSONL of `{"identity", "outcome"}`. One file takes the records of all items: a group commit is one write and one sync.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -34,7 +35,7 @@ class JsonlItemJournal:
     def __init__(self, file: LineFile, finished: dict[str, StepOutcome]) -> None:
         self._file = file
         self._finished = finished
-        self._commits = GroupCommit(self._flush)
+        self._commits = GroupCommit[bytes](lambda lines: partial(self._write, b"".join(lines)))
 
     @classmethod
     async def open(cls, path: Path) -> "JsonlItemJournal":
@@ -87,8 +88,7 @@ class JsonlItemJournal:
             await self._commits.close()
             self._file.close()
 
-    def _flush(self, lines: Sequence[bytes]) -> None:
-        data = b"".join(lines)
+    def _write(self, data: bytes) -> None:
         self._file.write(data)
         try:
             self._file.sync()

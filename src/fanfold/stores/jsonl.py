@@ -12,6 +12,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ from fanfold.contracts.codec import decode_fact, encode_fact
 from fanfold.contracts.facts import Fact, NewFact
 from fanfold.errors import CorruptLogError, LogWriteError, SessionBusyError
 from fanfold.stores.append_rules import require_same, stored_seqs, used_after_release
-from fanfold.stores.commit_journal import CommitJournal
+from fanfold.stores.commit_journal import CommitJournal, encode_batch
 from fanfold.stores.directory import make_directory, names_in, refuse_links
 from fanfold.stores.file_lock import holder_name
 from fanfold.stores.group_commit import GroupCommit
@@ -61,7 +62,7 @@ class JsonlFactLog:
         self._directory = directory
         self._on_repair = on_repair
         self._journal = CommitJournal(directory)
-        self._commits = GroupCommit(self._flush)
+        self._commits = GroupCommit(self._commit_of)
         self._remembered: dict[str, _Remembered] = {}
         self._recovery = asyncio.Lock()
         self._is_recovered = False
@@ -138,14 +139,17 @@ class JsonlFactLog:
         if self._on_repair is not None:
             self._on_repair(thread, kept_in, length)
 
-    def _flush(self, batch: Sequence[tuple[LineFile, bytes]]) -> None:
-        new = [file for file, _ in batch if file.is_new]
-        if new:
-            new[0].sync_name()  # all of them lie in one directory
+    def _commit_of(self, batch: Sequence[tuple[LineFile, bytes]]) -> Callable[[], None]:
+        new = next((file for file, _ in batch if file.is_new), None)
         if len(batch) == 1:
-            batch[0][0].sync()
-        else:
-            self._journal.commit(batch)
+            return partial(self._commit, new, batch[0][0].sync)
+        names = [file.name for file, _ in batch]
+        return partial(self._commit, new, partial(self._journal.commit, encode_batch(batch), names))
+
+    def _commit(self, new: LineFile | None, sync: Callable[[], None]) -> None:
+        if new is not None:
+            new.sync_name()  # and with it those of all the others, which lie in the same directory
+        sync()
         self.names = names_in(self._directory)
 
 

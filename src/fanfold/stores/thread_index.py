@@ -43,8 +43,8 @@ class ThreadIndex:
 
     def extend(self, facts: Sequence[Fact], lines: Sequence[bytes]) -> None:
         """Take in facts that were just written as `lines`."""
-        for fact, line in zip(facts, lines, strict=True):
-            self.size += len(line)
+        for place, fact in enumerate(facts):
+            self.size += len(lines[place])
             self.ends.append(self.size)
             self.keys[fact.key] = fact.seq
 
