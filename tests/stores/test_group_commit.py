@@ -40,7 +40,7 @@ async def _until(disk: Disk, batches: int) -> None:
 def test_what_is_queued_while_a_batch_is_on_its_way_goes_together_in_the_next() -> None:
     async def scenario() -> None:
         disk = Disk()
-        commits = GroupCommit(disk.work_of)
+        commits = GroupCommit(disk.work_of, inline_seconds=0)
         first = [commits.submit(name) for name in "ab"]
         await _until(disk, 1)
         later = [commits.submit(name) for name in "cde"]
@@ -62,7 +62,7 @@ def test_a_failed_batch_fails_each_of_its_items_with_an_error_of_its_own_and_no_
     async def scenario() -> None:
         disk = Disk()
         disk.is_full = True
-        commits = GroupCommit(disk.work_of)
+        commits = GroupCommit(disk.work_of, inline_seconds=0)
         landings = [commits.submit(name) for name in "ab"]
         disk.may_go_on.release(2)
         results = await asyncio.gather(*[each.wait() for each in landings], return_exceptions=True)
@@ -78,7 +78,7 @@ def test_a_failed_batch_fails_each_of_its_items_with_an_error_of_its_own_and_no_
 def test_a_task_that_is_cancelled_twice_still_learns_the_outcome_before_it_ends() -> None:
     async def scenario() -> None:
         disk = Disk()
-        commits = GroupCommit(disk.work_of)
+        commits = GroupCommit(disk.work_of, inline_seconds=0)
         landing = commits.submit("a")
         waiting = asyncio.create_task(landing.wait())
         await _until(disk, 1)
@@ -99,7 +99,7 @@ def test_a_task_that_is_cancelled_twice_still_learns_the_outcome_before_it_ends(
 def test_closing_waits_for_everything_that_was_submitted_and_takes_nothing_more() -> None:
     async def scenario() -> None:
         disk = Disk()
-        commits = GroupCommit(disk.work_of)
+        commits = GroupCommit(disk.work_of, inline_seconds=0)
         landings = [commits.submit("a")]
         await _until(disk, 1)
         landings.append(commits.submit("b"))
@@ -133,3 +133,25 @@ def test_work_in_a_thread_is_over_before_its_cancelled_caller_goes_on() -> None:
         assert ended.is_set()
 
     run(scenario())
+
+
+def test_a_lone_item_stays_on_the_loop_while_the_disk_is_fast_and_leaves_it_when_it_is_slow() -> None:
+    async def main() -> None:
+        threads: list[int] = []
+        is_slow = threading.Event()
+
+        def work() -> None:
+            threads.append(threading.get_ident())
+            if is_slow.is_set():
+                threading.Event().wait(0.02)
+
+        commits = GroupCommit[str](lambda items: work, inline_seconds=0.01)
+        for slow in (False, False, True, True, False, False):
+            is_slow.set() if slow else is_slow.clear()
+            await commits.submit("x").wait()
+        here = threading.get_ident()
+        # The first is never here, for nothing is known yet; the first slow one is, and the first fast one after it not.
+        assert [thread == here for thread in threads] == [False, True, True, False, False, True]
+        await commits.close()
+
+    run(main())
