@@ -105,6 +105,11 @@ def decide_permission(
     """
     if not policy.enabled:
         return "allow", None
+    by_default: Decision = policy.default_decision
+    if by_default == "ask" and spec.is_read_only:
+        by_default = "allow"
+    if not (policy.deny or policy.allow or policy.ask):
+        return by_default, None  # the usual case, and on the path of every tool call
     name = spec.name.lower()
     real = _texts(name, _with_real_paths(args, real_path))
     suspects = [piece for text in (*_texts(name, args), *real) for piece in _pieces(name, text)]
@@ -114,9 +119,7 @@ def decide_permission(
         return "allow", rule.text
     if rule := _first_match(_rules_for(name, policy.ask), suspects):
         return "ask", rule.text
-    if policy.default_decision == "ask" and spec.is_read_only:
-        return "allow", None
-    return policy.default_decision, None
+    return by_default, None
 
 
 def may_read(policy: PermissionPolicy, path: str) -> bool:

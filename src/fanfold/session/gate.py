@@ -13,9 +13,18 @@ class Gate:
     def __init__(self, setup: AgentSetup) -> None:
         self._setup = setup
         self._schemas: dict[str, OutputSchema] = {}
+        self._judged: tuple[object, str, str | None] = (None, "", None)
+        """Arguments, tool and fault of the call judged last: each is asked about three times on its way."""
 
     def fault(self, call: ToolCall | RecordedCall) -> str | None:
         """Why the call cannot run at all, told so that the model can do better; None when it can."""
+        args, name, fault = self._judged
+        if args is not call.args or name != call.name:
+            fault = self._fault(call)
+            self._judged = (call.args, call.name, fault)
+        return fault
+
+    def _fault(self, call: ToolCall | RecordedCall) -> str | None:
         tool = self._setup.tools.get(call.name)
         if tool is None:
             known = ", ".join(sorted(self._setup.tools)) or "none"
