@@ -42,7 +42,7 @@ async def measure() -> list[Row]:
                     costs[each].append(cost)
     return [
         *(
-            ratio_row(f"`{each}`", costs[each], costs[BARE_ASYNCIO], "bare asyncio set", per=(1, 1), limit=1.6)
+            ratio_row(f"`{each}`", costs[each], costs[BARE_ASYNCIO], "bare asyncio set", per=(1, 1), limit=1.5)
             for each in OURS
         ),
         _version_row(costs["version"]),
