@@ -80,6 +80,11 @@ class CommitJournal:
         except LogWriteError:
             self.close()  # somebody removed it: then the files themselves are synced, and the next batch has a new one
 
+    @property
+    def is_used(self) -> bool:
+        """False when `close` has nothing to do."""
+        return self._file is not None
+
     def close(self) -> None:
         """Sync every thread's own file, then remove the journal."""
         if self._file is None:

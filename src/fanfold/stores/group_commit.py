@@ -7,7 +7,6 @@ loop; under load the batch grows by itself, because it is filled for as long as 
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from math import inf
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Generic, TypeVar
@@ -44,8 +43,8 @@ class GroupCommit(Generic[T]):
         self.is_closed = False
         self._batches: SimpleQueue[tuple[Callable[[], None], Landing] | None] = SimpleQueue()
         self._worker: threading.Thread | None = None
-        self._seconds = inf
-        """What the last batch took."""
+        self._seconds = 0.0
+        """What the last batch took; at first taken for fast."""
 
     def require_open(self) -> None:
         if self.is_closed:

@@ -20,7 +20,7 @@ from fanfold.contracts.codec import decode_fact, encode_fact
 from fanfold.contracts.facts import Fact, NewFact
 from fanfold.errors import CorruptLogError, LogWriteError, SessionBusyError
 from fanfold.stores.append_rules import require_same, stored_seqs, used_after_release
-from fanfold.stores.commit_journal import CommitJournal, encode_batch
+from fanfold.stores.commit_journal import FOLDER, CommitJournal, encode_batch
 from fanfold.stores.directory import make_directory, names_in, refuse_links
 from fanfold.stores.file_lock import holder_name
 from fanfold.stores.group_commit import GroupCommit
@@ -89,7 +89,8 @@ class JsonlFactLog:
     async def close(self) -> None:
         """Wait for what is under way and sync every file. A thread that is still held cannot append any more."""
         await self._commits.close()
-        await in_worker(self._journal.close)
+        if self._journal.is_used:
+            await in_worker(self._journal.close)
 
     def write(self, file: LineFile, data: bytes) -> Landing:
         """Put `data` behind the known end of `file`, to be durable together with whatever else is on its way."""
@@ -110,7 +111,7 @@ class JsonlFactLog:
         if self._is_recovered:
             return
         async with self._recovery:
-            if not self._is_recovered:
+            if not self._is_recovered and os.path.lexists(self._directory / FOLDER):
                 await in_worker(lambda: recover(self._directory))
             self._is_recovered = True
 
