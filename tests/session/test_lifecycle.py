@@ -342,14 +342,14 @@ def test_a_session_that_cannot_be_loaded_leaves_its_id_free(tmp_path: Path) -> N
 # ---- logs -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_workspace_costs_a_thread_only_while_a_session_uses_it(tmp_path: Path) -> None:
+def test_a_workspace_costs_at_most_one_thread_and_only_while_a_session_uses_it(tmp_path: Path) -> None:
     with Agent.create(models={"a/b": ScriptedModel(echo)}) as agent:
         before = own_threads()
         for number in range(5):
             (tmp_path / str(number)).mkdir()
             with agent.session(tmp_path / str(number)) as session:
                 session.send("hi")
-                assert len(own_threads() - before) == 1
+                assert len(own_threads() - before) <= 1  # none, while the disk is fast
         assert own_threads() <= before
 
 
