@@ -25,7 +25,8 @@ blocks the loop once; then the thread takes over until the disk is fast again.""
 class GroupCommit(Generic[T]):
     """Belongs to one event loop.
 
-    `prepare` makes of a batch the work that puts it on the disk, which runs in a worker thread, one batch at a time.
+    `prepare` makes of a batch the work that puts it on the disk: one batch at a time, in a worker thread, or on the
+    loop for a lone item on a fast disk (`INLINE_SECONDS`).
     `prepare` itself runs on the loop: what a second thread reads of each item, the loop's processor has to fetch back.
     """
 
