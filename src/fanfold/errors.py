@@ -5,9 +5,11 @@
     │   ├── InvalidSpecError    an AgentStepSpec that cannot run (also a ValueError)
     │   ├── ConfigError         agent.acl / agent.toml / options (also a ValueError)
     │   ├── MissingExtraError   an optional dependency is not installed
-    │   └── MissingStoreError   the operation needs a session store
+    │   ├── MissingStoreError   the operation needs a session store
+    │   └── StepChangedError    a strict resume met a step that is not the one it recorded
     ├── LifecycleError          right call, wrong moment
     │   ├── SessionBusyError    another operation holds the session or its thread
+    │   ├── AlreadyActiveError  somebody runs the workflow (or whatever has that name) just now
     │   └── SessionClosedError
     ├── RunError                this run ended; the session lives on
     │   ├── StepLimitError
@@ -18,7 +20,10 @@
     ├── StorageError            the facts on disk
     │   ├── CorruptLogError
     │   ├── AppendConflictError
-    │   └── LogWriteError       disk full, permission, I/O error
+    │   ├── LogWriteError       disk full, permission, I/O error
+    │   ├── StoreConflictError  a log or document is not at the place that the writer expected
+    │   ├── FencedError         the writer's lease was taken over or given back
+    │   └── CheckpointRefusedError  a workflow's journal that no run may build on
     ├── ExecutorError           a step executor broke its contract
     └── InternalError           our bug, with the story that led to it
 
@@ -93,6 +98,18 @@ class MissingStoreError(UsageError):
     code = "MISSING_STORE"
 
 
+class StepChangedError(UsageError):
+    """`strict=True` met a step whose meaning is not the recorded one; nothing has started."""
+
+    code = "STEP_CHANGED"
+
+    def __init__(self, *, workflow_id: str, task_ids: Sequence[str]) -> None:
+        named = ", ".join(f"'{each}'" for each in task_ids[:5]) + (", ..." if len(task_ids) > 5 else "")
+        super().__init__(f"workflow '{workflow_id}' recorded other steps than these: {named} changed since")
+        self.workflow_id = workflow_id
+        self.task_ids = tuple(task_ids)
+
+
 class LifecycleError(FanfoldError):
     code = "LIFECYCLE_ERROR"
 
@@ -104,6 +121,18 @@ class SessionBusyError(LifecycleError):
         tail = f" in {holder}" if holder else ""
         super().__init__(f"Session '{session_id}' already has an active operation{tail}")
         self.session_id = session_id
+        self.holder = holder
+
+
+class AlreadyActiveError(LifecycleError):
+    """The lease of `name` (`<kind>/<id>`) has a holder."""
+
+    code = "ALREADY_ACTIVE"
+
+    def __init__(self, *, name: str, holder: str | None = None) -> None:
+        kind, _, known_as = name.partition("/")
+        super().__init__(f"{kind} '{known_as}' is already active" + (f" in {holder}" if holder else ""))
+        self.name = name
         self.holder = holder
 
 
@@ -217,6 +246,40 @@ class LogWriteError(StorageError):
     def __init__(self, *, path: str, reason: str) -> None:
         super().__init__(f"cannot write {path}: {reason}")
         self.path = path
+        self.reason = reason
+
+
+class StoreConflictError(StorageError):
+    """Somebody else wrote first: `name` is at `actual`, not at `expected`."""
+
+    code = "STORE_CONFLICT"
+
+    def __init__(self, *, name: str, expected: int, actual: int) -> None:
+        super().__init__(f"'{name}' is at {actual}, not at {expected}: somebody else has written to it")
+        self.name = name
+        self.expected = expected
+        self.actual = actual
+
+
+class FencedError(StorageError):
+    """A write under a lease that is not in force any more; it was not done."""
+
+    code = "FENCED"
+
+    def __init__(self, *, name: str, epoch: int) -> None:
+        super().__init__(f"the lease of '{name}' (epoch {epoch}) is not in force any more; nothing was written")
+        self.name = name
+        self.epoch = epoch
+
+
+class CheckpointRefusedError(StorageError):
+    """`workflow checkpoint cannot be resumed: ...`; nothing has started and nothing was changed."""
+
+    code = "CHECKPOINT_REFUSED"
+
+    def __init__(self, *, workflow_id: str, reason: str) -> None:
+        super().__init__(f"workflow checkpoint cannot be resumed: {reason}")
+        self.workflow_id = workflow_id
         self.reason = reason
 
 

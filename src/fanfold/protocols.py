@@ -128,6 +128,87 @@ class FactLog(Protocol):
     async def close(self) -> None: ...
 
 
+# ---- stores ---------------------------------------------------------------------------------------------------------
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The exclusive right to `name`, until it is released or its holder's process ends."""
+
+    name: str
+    epoch: int
+    """The fencing token: greater than that of every earlier lease of the name."""
+
+
+class Document(msgspec.Struct, frozen=True):
+    revision: int
+    """1 for the first version, rising by one with each."""
+    data: bytes
+
+
+class SessionStore(Protocol):
+    """What sessions and workflows keep for later, and for other nodes: logs, documents and leases.
+
+    Logs, documents and leases have names of the form `<kind>/<id>`: the kind is `[a-z-]+`, the id any text that is not
+    empty. The three do not share names. Whatever changes something is durable when it returns, all or nothing; with a
+    `lease` it is refused unless that lease is the newest of its name and still held.
+
+    Raises (each operation):
+        UsageError: a name that is none.
+        LogWriteError, CorruptLogError: the storage refuses, or cannot be trusted.
+    """
+
+    async def append(self, log: str, expected_seq: int, records: Sequence[bytes], lease: Lease | None = None) -> int:
+        """Write `records` (bytes without a newline) behind the record `expected_seq`, 0 for a new log; returns the
+        seq of the last one.
+
+        Raises:
+            StoreConflictError: the log's last seq is another one; nothing was written.
+            FencedError: the lease is not in force any more; nothing was written.
+        """
+        ...
+
+    async def read(self, log: str, after_seq: int = 0) -> Sequence[bytes]:
+        """The records behind `after_seq`, a prefix of what was written; none for a log that does not exist."""
+        ...
+
+    async def delete(self, log: str, lease: Lease | None = None) -> bool:
+        """Remove a log with all its records; False when there was none. Raises FencedError."""
+        ...
+
+    async def logs(self, kind: str) -> Sequence[str]:
+        """Ids of the logs `<kind>/...` that have records, sorted."""
+        ...
+
+    async def load(self, document: str) -> Document | None: ...
+
+    async def compare_and_set(
+        self, document: str, expected_revision: int, data: bytes | None, lease: Lease | None = None
+    ) -> int:
+        """Replace the document (None: remove it) when it is at `expected_revision`, 0 for one that does not exist;
+        returns its new revision, 0 after a removal. Raises StoreConflictError and FencedError as `append`."""
+        ...
+
+    async def documents(self, kind: str) -> Sequence[str]:
+        """Ids of the documents `<kind>/...`, sorted."""
+        ...
+
+    async def acquire(self, name: str) -> Lease:
+        """Take the lease of `name`, at once or not at all.
+
+        Raises:
+            AlreadyActiveError: somebody has it, here or in another process.
+        """
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Give a lease back; one that is not in force any more is ignored."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything; closing twice does nothing more."""
+        ...
+
+
 # ---- budgets --------------------------------------------------------------------------------------------------------
 
 
