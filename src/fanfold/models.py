@@ -38,13 +38,16 @@ class Models:
         """
         model = self._resolved.get(reference)
         if model is None:
-            model = self._resolved[reference] = ResolvedModel(reference, self._connect(reference))
+            model = self._resolved[reference] = self._connected(reference)
         return model
 
-    def _connect(self, reference: str) -> ModelClient:
+    def _connected(self, reference: str) -> ResolvedModel:
         from fanfold.config.model_reference import find_model
 
         provider, model = find_model(reference, self._providers)
+        return ResolvedModel(reference, self._client(provider, model), model.cost)
+
+    def _client(self, provider: ProviderSettings, model: ModelSettings) -> ModelClient:
         module, name = _ADAPTERS[provider.kind]
         adapter: Any = getattr(import_module(module), name)
         if provider.kind == "local":

@@ -8,6 +8,7 @@ from msgspec import Meta
 from fanfold.contracts.policy import PermissionPolicy
 from fanfold.env import HostEnv
 from fanfold.errors import UsageError
+from fanfold.protocols import SessionStore
 
 
 class SessionOptions(msgspec.Struct, kw_only=True):
@@ -23,7 +24,12 @@ class SessionOptions(msgspec.Struct, kw_only=True):
     approvals: Literal["park", "refuse"] | None = None
     """What a call that needs a person does: `park` (default) waits for `confirm_tool_use`; `refuse` ends the run with
     `ParkedError`, for hosts where nobody can answer. The log stays parked either way."""
+    session_store: SessionStore | None = None
+    """Where resumable calls keep what is finished. It stays the caller's to close."""
     host_env: HostEnv | None = None
+    stream_partials: bool | None = None
+    """Stream the answers of steps with an `output_schema`, so that the listener of their call hears a
+    `structured_partial` event, with what is there of the value, while it arrives."""
     instructions: str | None = None
     """Appended to the system prompt."""
     temperature: Annotated[float, Meta(ge=0, le=10)] | None = None

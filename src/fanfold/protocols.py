@@ -1,13 +1,13 @@
 """Every seam that a host may fill, on one page. Nothing else brings the world in."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.facts import Fact, NewFact
-from fanfold.contracts.messages import ModelReply, ModelRequest, ToolOutput, ToolSpec, Usage
+from fanfold.contracts.messages import ModelReply, ModelRequest, ToolOutput, ToolSpec
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 
@@ -145,6 +145,7 @@ class Document(msgspec.Struct, frozen=True):
     data: bytes
 
 
+@runtime_checkable
 class SessionStore(Protocol):
     """What sessions and workflows keep for later, and for other nodes: logs, documents and leases.
 
@@ -209,22 +210,6 @@ class SessionStore(Protocol):
         ...
 
 
-# ---- budgets --------------------------------------------------------------------------------------------------------
-
-
-class BudgetDenial(msgspec.Struct, frozen=True, kw_only=True):
-    resource: str
-    reason: str
-
-
-class BudgetGuard(Protocol):
-    def check_before_llm(self, session_id: str, estimated_tokens: int) -> BudgetDenial | None: ...
-
-    def record_after_llm(self, session_id: str, usage: Usage) -> None: ...
-
-    def check_before_tool(self, session_id: str, tool_name: str) -> BudgetDenial | None: ...
-
-
 # ---- orchestration --------------------------------------------------------------------------------------------------
 
 
@@ -233,20 +218,42 @@ class AgentExecutor(Protocol):
     """Where steps run: the one seam of the orchestration grammar (seed 001)."""
 
     async def execute_step(self, spec: AgentStepSpec, events: EventSink | None = None) -> StepOutcome:
-        """Run one step. A failure is an outcome with `success: false`, not an exception."""
+        """Run one step. A failure is an outcome with `success: false`, not an exception.
+
+        Cancelling the task ends the step. `timeout_ms` and `retries` of the spec are kept by the callers of this seam.
+        """
         ...
 
     def concurrency_hint(self) -> int: ...
 
 
-class ItemJournal(Protocol):
-    """Finished items of a `map`, by their identity. Held exclusively while open."""
+class StepFacts(Protocol):
+    """What a resumable call keeps of one step while it is under way."""
 
     @property
-    def finished(self) -> Mapping[str, StepOutcome]: ...
-
-    async def record(self, identity: str, outcome: StepOutcome) -> None:
-        """Durable when it returns."""
+    def key(self) -> str:
+        """The same for each attempt at this step of this workflow: tools may deduplicate by it."""
         ...
 
-    async def close(self) -> None: ...
+    @property
+    def recorded(self) -> Sequence[Fact]:
+        """The facts of the step so far, from its first on; none when it begins."""
+        ...
+
+    @property
+    def has_failed(self) -> bool:
+        """An attempt has ended behind the recorded facts."""
+        ...
+
+    async def record(self, facts: Sequence[Fact]) -> None:
+        """Keep the facts that follow; facts that begin with seq 1 replace all earlier ones. Durable when it returns."""
+        ...
+
+
+@runtime_checkable
+class ResumableExecutor(AgentExecutor, Protocol):
+    """An executor whose steps can go on from their recorded facts."""
+
+    def within(self, facts: StepFacts) -> AgentExecutor:
+        """This executor for one step, which begins where `facts` stand and tells them what comes after."""
+        ...

@@ -12,14 +12,21 @@ import pytest
 
 from fanfold.cli.endings import FailedStepsError, NotThereError, StoppedBySignal
 from fanfold.cli.exit_codes import ExitCode, exit_code_of
+from fanfold.cli.hints import hint_of
 from fanfold.errors import (
+    AlreadyActiveError,
     BudgetExhaustedError,
+    CheckpointRefusedError,
     ConfigError,
+    FencedError,
     InvalidSpecError,
+    LogWriteError,
     MissingExtraError,
     ParkedError,
     ProviderError,
     SessionBusyError,
+    StepChangedError,
+    StoreConflictError,
     UsageError,
 )
 from tests.cli.conftest import COMMAND, Ended, ended, start
@@ -42,6 +49,12 @@ Fanfold = Callable[..., Ended]
         (BudgetExhaustedError(resource="tokens", reason="spent"), 6),
         (FailedStepsError("2 of 3"), 7),
         (SessionBusyError(session_id="s"), 8),
+        (AlreadyActiveError(name="workflow/w", holder="process 1"), 8),
+        (FencedError(name="workflow/w", epoch=1), 8),
+        (StoreConflictError(name="workflow/w", expected=1, actual=2), 8),
+        (StepChangedError(workflow_id="w", task_ids=["a"]), 2),
+        (CheckpointRefusedError(workflow_id="w", reason="it is of a later version"), 1),
+        (LogWriteError(path="p", reason="No space left on device"), 1),
         (KeyboardInterrupt(), 130),
         (StoppedBySignal(signal.SIGINT), 130),
         (StoppedBySignal(signal.SIGTERM), 143),
@@ -49,6 +62,26 @@ Fanfold = Callable[..., Ended]
 )
 def test_every_ending_has_its_code(error: BaseException, code: int) -> None:
     assert exit_code_of(error) == code
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (AlreadyActiveError(name="workflow/a b/c"), "what it has so far: fanfold checkpoints show 'a b/c'"),
+        (CheckpointRefusedError(workflow_id="w", reason="r"), "to begin anew: fanfold checkpoints delete w"),
+        (StepChangedError(workflow_id="w", task_ids=["a"]), "see what changed with --plan"),
+        (FencedError(name="workflow/w", epoch=1), "see fanfold checkpoints show w"),
+        (StoreConflictError(name="workflow/w", expected=1, actual=2), "somebody else runs it now"),
+        (LogWriteError(path="p", reason="r"), "what was recorded before is kept"),
+    ],
+)
+def test_what_stops_resumable_work_says_what_to_do(error: BaseException, hint: str) -> None:
+    assert hint in (hint_of(error) or "")
+
+
+def test_a_hint_of_its_own_wins_over_the_general_one() -> None:
+    assert hint_of(AlreadyActiveError(name="workflow/w").with_hint("mine")) == "mine"
+    assert hint_of(OSError("disk")) is None
 
 
 def test_no_code_is_undocumented() -> None:
@@ -139,11 +172,13 @@ def test_help_lists_every_command_without_importing_one() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-    for name in ("init", "run", "map", "parallel", "sessions", "log", "models", "doctor", "version"):
+    for name in ("init", "run", "map", "parallel", "checkpoints", "sessions", "log", "models", "doctor", "version"):
         assert f"\n  {name} " in done.stdout
 
 
-@pytest.mark.parametrize("name", ["init", "run", "map", "parallel", "sessions", "log", "models", "doctor"])
+@pytest.mark.parametrize(
+    "name", ["init", "run", "map", "parallel", "checkpoints", "sessions", "log", "models", "doctor"]
+)
 def test_every_command_explains_itself(fanfold: Fanfold, name: str) -> None:
     done = fanfold(name, "--help")
     assert done.code == 0

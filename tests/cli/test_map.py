@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,12 +104,16 @@ def test_only_what_changed_and_what_is_new_runs_again(fanfold: Fanfold, serve: S
     assert "4 items: 2 from the journal, 2 run" in done.err
 
 
-def test_a_fresh_run_keeps_the_old_answers_beside_the_new(fanfold: Fanfold, serve: Serve, workspace: Path) -> None:
+def test_a_fresh_run_forgets_the_answers_of_this_map_and_of_no_other(
+    fanfold: Fanfold, serve: Serve, workspace: Path
+) -> None:
     configure(workspace, serve(echo))
+    fanfold("map", "*.txt", "--prompt", "other {content}")
     for _ in range(2):
-        fanfold("map", "*.txt", "--prompt", "{content}", "--fresh")
-    names = sorted(path.suffix for path in (workspace / ".a3s/maps").iterdir())
-    assert names == [".before-1", ".jsonl"]
+        fanfold("map", "*.txt", "--prompt", "{content}")
+    fanfold("map", "a.txt", "--prompt", "{content}", "--fresh")
+    found = json.loads(fanfold("checkpoints", "list", "--json").out)["checkpoints"]
+    assert sorted((each["succeeded"], each["total_tokens"]) for each in found) == [(1, 20), (3, 60)]
 
 
 def test_structured_fields_become_columns(fanfold: Fanfold, serve: Serve, workspace: Path) -> None:
@@ -141,9 +146,7 @@ def test_lines_and_records_are_items_too(fanfold: Fanfold, serve: Serve, workspa
     assert [row["output"] for row in rows(done.out)] == ["HI ANN", "HI BOB"]
 
 
-def test_failed_items_are_listed_kept_out_of_the_journal_and_tried_again(
-    fanfold: Fanfold, serve: Serve, workspace: Path
-) -> None:
+def test_failed_items_are_listed_and_tried_again(fanfold: Fanfold, serve: Serve, workspace: Path) -> None:
     is_broken = True
 
     def sometimes(asked: Json) -> Say:
@@ -158,6 +161,7 @@ def test_failed_items_are_listed_kept_out_of_the_journal_and_tried_again(
     assert done.code == 7
     assert "  b.txt: Task failed: the provider's content filter stopped the answer" in done.err
     assert "  z.txt: is a binary file" in done.err
+    assert done.err.endswith("hint: what is done is kept; run the same command to ask only the rest\n")
     assert "b.txt" not in done.out
     assert fanfold(*command, "--allow-failures").code == 0
 
@@ -174,7 +178,7 @@ def test_a_spent_budget_ends_with_its_own_code_and_keeps_what_is_done(
     command = ("map", "*.txt", "--prompt", "{content}", "--concurrency", "1")
     done = fanfold(*command, "--budget", "21")
     assert done.code == 6
-    assert "larger --budget" in done.err
+    assert "hint: what is done is kept; run the same command, with a larger --budget" in done.err
     assert len(server.prompts) == 2
     assert fanfold(*command).code == 0
     assert len(server.prompts) == 3
@@ -333,6 +337,13 @@ def begin(workspace: Path, server: ServerThread, requests: int) -> "subprocess.P
     return process
 
 
+def wait_for_records(workspace: Path, count: int) -> None:
+    """Return when the journal has that many finished steps."""
+    [journal] = (workspace / ".a3s/sessions/workflow").glob("map-*.jsonl")
+    while journal.read_text().count('"k":"step"') < count:
+        time.sleep(0.005)
+
+
 @pytest.fixture
 def twelve(tmp_path: Path) -> Path:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"n": "item {n}"}}\n' for n in range(12)))
@@ -361,6 +372,7 @@ def test_a_killed_map_goes_on_where_it_was(serve: Serve, twelve: Path) -> None:
     server = serve(slow_after(7))
     configure(twelve, server)
     process = begin(twelve, server, 9)
+    wait_for_records(twelve, 7)
     process.kill()
     assert ended(process).code == -signal.SIGKILL
     check_continued(serve, twelve, before=7)
@@ -388,7 +400,11 @@ def test_two_maps_of_the_same_steps_do_not_share_a_journal(fanfold: Fanfold, ser
     try:
         done = fanfold("map", "in.jsonl", "--prompt", "{n}")
         assert done.code == 8
-        assert "running this map" in done.err
+        message, hint = done.err.splitlines()
+        assert re.fullmatch(rf"fanfold: workflow '(map-\w+)' is already active in process {process.pid}", message)
+        assert "wait until it has ended" in hint
+        assert fanfold("map", "in.jsonl", "--prompt", "{n}", "--fresh").code == 8
+        assert fanfold("map", "in.jsonl", "--prompt", "{n}", "--plan").code == 0
     finally:
         process.kill()
         process.communicate()
@@ -402,7 +418,9 @@ def test_a_full_disk_is_one_line_and_what_was_kept_stays(serve: Serve, twelve: P
     process = subprocess.run(["sh", *limit, *command], cwd=twelve, capture_output=True, text=True, check=False)
     assert process.returncode == 1
     assert "Traceback" not in process.stderr
-    assert re.match(r"fanfold: cannot write \.a3s/maps/\w+\.jsonl: ", process.stderr.splitlines()[-1])
+    message, hint = process.stderr.splitlines()[-2:]
+    assert re.match(r"fanfold: cannot write \.a3s/sessions/workflow/map-\w+\.jsonl: ", message)
+    assert hint.startswith("hint: make room there")
 
     kept = process.stderr.count("] ok ")
     assert kept > 0

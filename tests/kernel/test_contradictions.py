@@ -96,3 +96,76 @@ def test_all_contradictions_are_found_in_the_order_of_the_schema() -> None:
         "#/properties/a",
         "#/properties/b",
     ]
+
+
+# ---- from one schema object to another ---------------------------------------------------------------------
+
+BACK = "it refers back to itself"
+NEEDED = "false matches nothing, and it is needed"
+ENDLESS = "a value would have to hold another of its kind without end"
+
+
+def node(**fields: Any) -> dict[str, Any]:
+    return {"type": "object", "required": ["next"], "properties": {"next": {"$ref": "#"}}, **fields}
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    steps = {f"d{level}": {"allOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(levels)}
+    return {"$ref": "#/$defs/d0", "$defs": {**steps, f"d{levels}": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ({"$ref": "#"}, f"#: {BACK}"),
+        ({"allOf": [{"$ref": "#"}]}, f"#: {BACK}"),
+        ({"anyOf": [{"type": "null"}, {"$ref": "#"}]}, f"#: {BACK}"),
+        ({"not": {"$ref": "#"}}, f"#: {BACK}"),
+        ({"$anchor": "me", "dependentSchemas": {"a": {"$ref": "#me"}}}, f"#: {BACK}"),
+        ({"properties": {"a": {"$ref": "#/properties/a"}}}, f"#/properties/a: {BACK}"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "#/$defs/"),
+        (doubling(40), "#/$defs/d2"),
+        ({"not": {}}, "#: 'not' excludes every value"),
+        ({"not": True}, "#: 'not' excludes every value"),
+        ({"allOf": [{}, {"$ref": "#/$defs/none"}], "$defs": {"none": {"not": {}}}}, "#/$defs/none: 'not' excludes"),
+        ({"allOf": [True, False]}, f"#/allOf/1: {NEEDED}"),
+        ({"anyOf": [False, {"not": {}}]}, f"#/anyOf/0: {NEEDED}"),
+        ({"oneOf": [{"allOf": [False]}]}, f"#/oneOf/0/allOf/0: {NEEDED}"),
+        ({"type": "array", "minItems": 1, "items": False}, f"#/items: {NEEDED}"),
+        ({"type": "array", "minItems": 2, "prefixItems": [{}, {"not": {}}]}, "#/prefixItems/1: 'not' excludes"),
+        (node(), f"#: {ENDLESS}"),
+        (node(properties={"next": {"type": "array", "minItems": 1, "items": {"$ref": "#"}}}), f"#: {ENDLESS}"),
+    ],
+)
+def test_a_root_that_nothing_matches_is_named_with_the_cause(schema: dict[str, Any], fault: str) -> None:
+    (found,) = contradictions(schema)
+    assert found.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        node(required=[]),
+        node(properties={"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}),
+        node(properties={"next": {"type": "array", "items": {"$ref": "#"}}}),
+        node(type=["object", "null"]),
+        {"properties": {"never": {"not": {}}}, "additionalProperties": {"not": {}}},
+        {"anyOf": [{"not": {}}, {"type": "string"}]},
+        {"type": "array", "items": False},
+        {"type": "array", "minItems": 1, "prefixItems": [{}], "items": False},
+        {"if": {"type": "string"}, "then": {"not": {}}},
+        {"$ref": "#/elsewhere", "elsewhere": {"$ref": "#"}},
+        {"$ref": "#", "$defs": {"other": {"$id": "urn:other"}}},
+        {"anyOf": [{"const": number} for number in range(2_000)]},
+        doubling(8),
+    ],
+)
+def test_what_some_value_matches_is_no_contradiction(schema: dict[str, Any]) -> None:
+    assert list(contradictions(schema)) == []
+
+
+def test_a_schema_too_entangled_to_tell_counts_as_sound() -> None:
+    steps: dict[str, Any] = {f"s{at:02}": {"$ref": f"#/$defs/s{at - 1:02}"} for at in range(1, 40)}
+    assert list(contradictions({"$ref": "#/$defs/s39", "$defs": {"s00": {"not": {}}, **steps}})) != []
+    backwards = {name: steps[name] for name in reversed(steps)}
+    assert list(contradictions({"$ref": "#/$defs/s39", "$defs": {**backwards, "s00": {"type": "null"}}})) == []

@@ -109,6 +109,9 @@ def test_a_later_change_of_the_source_changes_nothing() -> None:
         ({"$ref": "other.json"}, "schema at #/$ref: nothing at 'other.json'; "),
         ({"$ref": "file:///etc/hostname"}, "schema at #/$ref: nothing at 'file:///etc/hostname'; "),
         ({"$id": "::bad::"}, "schema at #: "),
+        ({"$ref": "#"}, "schema at #: it refers back to itself and says nothing of the value; "),
+        ({"not": {}}, "schema at #: 'not' excludes every value; "),
+        ({"type": "string", "pattern": "(a{1000}){1000}"}, "schema at #/pattern: "),
         ({"items": {"minimum": 2, "maximum": 1}}, "schema at #/items: minimum 2 is greater than maximum 1"),
         (
             {"items": {"enum": []}, "contains": {"enum": []}},
@@ -257,7 +260,18 @@ def test_many_brackets_are_not_depth() -> None:
     assert compile_schema({"type": "array"}).validate([[] for _ in range(5_000)]) == ()
 
 
-@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=a)(a+)+$", r"^(a|a)*\1$", r"^(a*)*(?!b)\1c$"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^(a+)+$",
+        "(a+)+$",
+        r"(x+x+)+y",
+        r"^(([a-z])+.)+[A-Z]([a-z])+$",
+        "^(?=a)(a+)+$",
+        r"^(a|a)*\1$",
+        r"^(a*)*(?!b)\1c$",
+    ],
+)
 def test_no_pattern_explodes(pattern: str) -> None:
     """Backtracking would take longer than the test's time limit for any of them."""
     schema = compile_schema({"type": "string", "pattern": pattern})

@@ -271,3 +271,55 @@ def test_a_parsed_value_is_judged_like_its_text() -> None:
     for value in ({"elements": [1]}, [1], {"elements": ["x"]}, {}):
         text = json.dumps(value)
         assert judge(value, NUMBERS, text) == extract(text, NUMBERS)
+
+
+# ---- reasoning ---------------------------------------------------------------------------------------------
+
+DRAFT, ANSWER = '{"name": "draft"}', '{"name": "answer"}'
+
+
+@pytest.mark.parametrize("text", ["", " \n", "The answer is above.", "<think>", "<think>Hm."])
+def test_reasoning_is_an_answer_where_the_text_has_no_json(text: str) -> None:
+    found = extract(text, NAMED, f"So it is {DRAFT}.")
+    assert found.value == {"name": "draft"}
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [(ANSWER, "valid"), (f"I say {ANSWER}", "valid"), ('{"name": 1}', "invalid"), ('{"name": "cut o', "none")],
+)
+def test_reasoning_never_stands_in_for_json_in_the_text(text: str, status: str) -> None:
+    found = extract(text, NAMED, DRAFT)
+    assert found.status == status
+    assert found.value != {"name": "draft"}
+
+
+def test_invalid_json_in_the_reasoning_feeds_the_repair() -> None:
+    found = extract("", NAMED, 'So {"name": 1}')
+    assert found.errors == ('$.name: 1 is not of type "string"',)
+    assert 'Your reply was:\nSo {"name": 1}\n' in repair_prompt(found, NAMED)
+    assert extract("In words.", NAMED, "Hm.") == Extraction(status="none", text="In words.")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (f"<think>maybe {DRAFT}</think>\n{ANSWER}", "answer"),
+        (f"<think>maybe {DRAFT}</think>\n```json\n{ANSWER}\n```", "answer"),
+        (f"\nmaybe {DRAFT}\n</think>\n{ANSWER}", "answer"),
+        (f"<think>So {DRAFT}.</think>\nAs I said.", "draft"),
+        ('{"name": "</think>", "more": {"name": "x"}}', "</think>"),
+        ('```\n{"name": "</think>"}\n```', "</think>"),
+    ],
+)
+def test_thoughts_within_the_text_are_reasoning(text: str, value: str) -> None:
+    assert extract(text, NAMED).value["name"] == value  # type: ignore[index, call-overload]
+
+
+def test_a_scalar_may_follow_thoughts() -> None:
+    assert extract('<think>Is it "bad"?</think>\n"good"', MOOD).value == "good"
+
+
+@pytest.mark.parametrize("text", [f"<think>maybe {DRAFT}", f"<think>maybe {DRAFT}</think> " + '{"name": "cut o'])
+def test_a_draft_is_no_answer_when_the_answer_did_not_come(text: str) -> None:
+    assert extract(text, NAMED).status == "none"

@@ -2,71 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from fanfold.contracts.events import AgentEvent
-from fanfold.contracts.messages import Usage
-from fanfold.contracts.steps import AgentStepSpec, StepOutcome, child_session_id, failed
+from fanfold.contracts.steps import AgentStepSpec, StepOutcome, failed
+from fanfold.env import HostEnv
 from fanfold.errors import InvalidSpecError, UsageError
+from fanfold.orchestration.journal import WorkflowJournal
 from fanfold.orchestration.ledger import TokenLedger
-from fanfold.orchestration.mapping import MapItem, MapRow, MapStep, execute_map, identity
+from fanfold.orchestration.mapping import MapItem, MapResult, MapRow, MapStep, execute_map, identity
 from fanfold.orchestration.parallel import execute_steps_parallel
 from fanfold.orchestration.pipeline import execute_pipeline
 from fanfold.orchestration.specs import parse_specs
 from fanfold.orchestration.template import check, render
-from fanfold.protocols import EventSink
-
-
-class HostExecutor:
-    """A host's executor: `answer` makes the output of a spec, or raises."""
-
-    def __init__(
-        self, answer: Callable[[AgentStepSpec], Any] = lambda spec: f"did {spec.prompt}", hint: int = 8
-    ) -> None:
-        self._answer = answer
-        self._hint = hint
-        self.started: list[str] = []
-        self.running = 0
-        self.most_running = 0
-
-    def concurrency_hint(self) -> int:
-        return self._hint
-
-    async def execute_step(self, spec: AgentStepSpec, events: EventSink | None = None) -> StepOutcome:
-        self.started.append(spec.task_id)
-        self.running += 1
-        self.most_running = max(self.most_running, self.running)
-        try:
-            await asyncio.sleep(0)
-            answer = self._answer(spec)
-            if isinstance(answer, Awaitable):
-                answer = await answer
-            return answer if isinstance(answer, StepOutcome) else done(spec, answer)
-        finally:
-            self.running -= 1
-
-
-def done(spec: AgentStepSpec, output: str, tokens: int = 10) -> StepOutcome:
-    return StepOutcome(
-        task_id=spec.task_id,
-        session_id=child_session_id(spec.task_id),
-        agent=spec.agent,
-        output=output,
-        success=True,
-        usage=Usage(total_tokens=tokens),
-    )
-
-
-def spec(task_id: str, prompt: str = "p", **more: Any) -> dict[str, Any]:
-    return {"task_id": task_id, "agent": "general", "description": "d", "prompt": prompt, **more}
-
-
-def specs(count: int) -> list[dict[str, Any]]:
-    return [spec(f"t{number}", f"p{number}") for number in range(count)]
-
+from fanfold.protocols import EventSink, SessionStore
+from fanfold.stores.memory_store import MemorySessionStore
+from tests.support.host_executor import HostExecutor, done, spec, specs
 
 # ---- parallel -------------------------------------------------------------------------------------------------------
 
@@ -304,17 +257,15 @@ def test_chains_are_what_the_hint_counts() -> None:
 # ---- map ------------------------------------------------------------------------------------------------------------
 
 
-class Journal:
-    """An ItemJournal in memory."""
+def map_kept_in(store: SessionStore, executor: HostExecutor, asked: list[MapItem], **more: Any) -> MapResult:
+    async def run() -> MapResult:
+        journal = await WorkflowJournal.open(store, "map", HostEnv())
+        try:
+            return await execute_map(executor, asked, ONE, journal=journal, **more)
+        finally:
+            await journal.close()
 
-    def __init__(self) -> None:
-        self.finished: dict[str, StepOutcome] = {}
-
-    async def record(self, identity: str, outcome: StepOutcome) -> None:
-        self.finished[identity] = outcome
-
-    async def close(self) -> None:
-        return None
+    return asyncio.run(run())
 
 
 def items(*names: str) -> list[MapItem]:
@@ -325,12 +276,10 @@ ONE = [MapStep(prompt="about {item}")]
 
 
 def test_a_map_answers_in_input_order_and_never_repeats_a_finished_item() -> None:
-    journal, first, second = Journal(), HostExecutor(), HostExecutor()
+    store, first, second = MemorySessionStore(), HostExecutor(), HostExecutor()
     heard: list[tuple[int, MapRow]] = []
-    before = asyncio.run(execute_map(first, items("a", "b"), ONE, journal=journal))
-    after = asyncio.run(
-        execute_map(second, items("b", "new", "a"), ONE, journal=journal, on_row=lambda i, row: heard.append((i, row)))
-    )
+    before = map_kept_in(store, first, items("a", "b"))
+    after = map_kept_in(store, second, items("b", "new", "a"), on_row=lambda i, row: heard.append((i, row)))
     assert [row.outcome.output for row in before.rows] == ["did about a", "did about b"]
     assert [row.outcome.output for row in after.rows] == ["did about b", "did about new", "did about a"]
     assert [row.is_cached for row in after.rows] == [True, False, True]
@@ -339,10 +288,10 @@ def test_a_map_answers_in_input_order_and_never_repeats_a_finished_item() -> Non
 
 
 def test_a_failed_item_is_tried_again() -> None:
-    journal = Journal()
-    broken = asyncio.run(execute_map(HostExecutor(lambda step: failed(step, "no")), items("a"), ONE, journal=journal))
+    store = MemorySessionStore()
+    broken = map_kept_in(store, HostExecutor(lambda step: failed(step, "no")), items("a"))
     assert [row.key for row in broken.failed] == ["a"]
-    assert asyncio.run(execute_map(HostExecutor(), items("a"), ONE, journal=journal)).failed == []
+    assert map_kept_in(store, HostExecutor(), items("a")).failed == []
 
 
 def test_a_chain_hands_on_its_answers_and_sums_its_usage() -> None:

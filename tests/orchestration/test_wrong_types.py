@@ -129,6 +129,10 @@ class AsModel:
     def model_json_schema(cls) -> dict[str, Any]:
         return {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
 
+    @classmethod
+    def model_validate(cls, value: Any) -> "AsModel":
+        return cls()
+
 
 @pytest.mark.parametrize("schema", [AsDataclass, AsStruct, AsModel, AsModel.model_json_schema()])
 def test_a_schema_may_be_a_class(tmp_path: Path, schema: Any) -> None:

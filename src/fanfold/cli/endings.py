@@ -4,7 +4,7 @@ from fanfold.errors import FanfoldError
 
 
 class NotThereError(FanfoldError):
-    """There is no such session, thread or run."""
+    """There is no such session, thread or checkpoint."""
 
     code = "NOT_FOUND"
 
@@ -22,4 +22,6 @@ class StoppedBySignal(BaseException):
         super().__init__(signal_number)
         self.signal_number = signal_number
         self.message = "stopped"
-        """One line for the user; a command that knows how to continue replaces it."""
+        """One line for the user; a command that knows more replaces it."""
+        self.hint: str | None = None
+        """How to continue."""

@@ -7,11 +7,14 @@ import click
 
 from fanfold.cli.endings import FailedStepsError, NotThereError, StoppedBySignal
 from fanfold.errors import (
+    AlreadyActiveError,
     BudgetExhaustedError,
     ConfigError,
+    FencedError,
     MissingExtraError,
     ParkedError,
     SessionBusyError,
+    StoreConflictError,
     UsageError,
 )
 
@@ -30,7 +33,7 @@ class ExitCode(enum.IntEnum):
     FAILED_STEPS = 7
     """Finished, but some steps failed (`--allow-failures` makes it 0)."""
     BUSY = 8
-    """Another process or operation holds the session."""
+    """Another process or operation holds the session or workflow, or took it over."""
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -46,6 +49,9 @@ _BY_CLASS: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (BudgetExhaustedError, ExitCode.BUDGET),
     (FailedStepsError, ExitCode.FAILED_STEPS),
     (SessionBusyError, ExitCode.BUSY),
+    (AlreadyActiveError, ExitCode.BUSY),
+    (FencedError, ExitCode.BUSY),
+    (StoreConflictError, ExitCode.BUSY),
     (KeyboardInterrupt, ExitCode.INTERRUPTED),
     (click.Abort, ExitCode.INTERRUPTED),
 )

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from fanfold import __version__
 from fanfold.cli import process
 from fanfold.cli.endings import StoppedBySignal
 from fanfold.cli.exit_codes import ExitCode, exit_code_of
+from fanfold.cli.hints import hint_of
 from fanfold.cli.lazy_group import LazyGroup
 from fanfold.cli.safe_text import printable
 from fanfold.errors import FanfoldError
@@ -24,6 +26,7 @@ _COMMANDS = {
     "run": ("fanfold.cli.run", "One prompt to one agent; its answer on stdout."),
     "map": ("fanfold.cli.map", "One agent step, or a chain of them, over many items in parallel."),
     "parallel": ("fanfold.cli.parallel", "Run the steps of a JSON file in parallel."),
+    "checkpoints": ("fanfold.cli.checkpoints", "List, show and delete what resumable work has finished."),
     "sessions": ("fanfold.cli.sessions", "List and show the sessions of a workspace."),
     "log": ("fanfold.cli.log", "Check and repair the fact logs."),
     "models": ("fanfold.cli.models", "List the models that can be named."),
@@ -79,7 +82,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         process.require_text(arguments)
         # Without its standalone mode click gives back the code of `ctx.exit`; our commands return nothing.
-        code: int | None = cli.main(list(arguments), prog_name="fanfold", standalone_mode=False)
+        typed = shlex.join(["fanfold", *arguments])
+        code: int | None = cli.main(list(arguments), prog_name="fanfold", standalone_mode=False, obj=typed)
         sys.stdout.flush()
         return code or ExitCode.DONE
     except _TOLD_IN_WORDS as error:
@@ -96,7 +100,7 @@ def run(arguments: Sequence[str]) -> int:
 def _report(error: BaseException, *, as_json: bool) -> None:
     """Say on stderr what went wrong and what can be done, for people or as one JSON object."""
     message = _message(error)
-    hint = error.hint if isinstance(error, FanfoldError) else None
+    hint = hint_of(error)
     if as_json:
         text = json.dumps({"code": _code(error), "message": message, "hint": hint})
     elif isinstance(error, click.ClickException):

@@ -1,5 +1,6 @@
 """`fanfold map`: one agent step, or a chain of them, over many items."""
 
+import asyncio
 import sys
 import time
 from collections.abc import Sequence
@@ -11,11 +12,12 @@ import click
 from fanfold.cli.console import Console
 from fanfold.cli.endings import StoppedBySignal
 from fanfold.cli.items import load_items
-from fanfold.cli.map_job import Job, run_job
+from fanfold.cli.map_job import Job, plan_job, run_job
 from fanfold.cli.map_steps import DEFAULT_AGENT, check_prompts, first_step, next_step
 from fanfold.cli.named_input import STDIN
 from fanfold.cli.options import agent_options, console_options, fan_out_options, output_options
 from fanfold.cli.out_file import open_out
+from fanfold.cli.plan_text import PlanLine, plan_text
 from fanfold.cli.progress import View, view_for
 from fanfold.cli.render import Format, render
 from fanfold.cli.report import end, tell
@@ -35,7 +37,10 @@ from fanfold.contracts.events import event
 @click.option("--agent", default=DEFAULT_AGENT, show_default=True, help="Who does the first step.")
 @click.option("--out", type=click.Path(path_type=Path), help="Also write the results: .jsonl .csv .md .json")
 @click.option("--format", type=click.Choice(["table", "jsonl", "csv", "markdown"]), default="table", show_default=True)
-@click.option("--fresh", is_flag=True, help="Run every item again, also those that are done.")
+@click.option("--fresh", is_flag=True, help="Forget what is recorded, and run every item again.")
+@click.option(
+    "--plan", "is_plan", is_flag=True, help="Show what would run, and what is answered already; spend nothing."
+)
 @fan_out_options
 @output_options
 @agent_options
@@ -55,6 +60,7 @@ def command(
     out: Path | None,
     format: Format,
     fresh: bool,
+    is_plan: bool,
     allow_failures: bool,
     **rest: Any,
 ) -> None:
@@ -71,11 +77,16 @@ def command(
         first_step(prompt, prompt_file, schema, agent, model),
         *(next_step(each, model) for each in then),
     ]
-    out_file = None if out is None else open_out(out)
+    if is_plan and fresh:
+        raise click.UsageError("--fresh runs every item again, so there is nothing to plan")
+    out_file = None if out is None or is_plan else open_out(out)
     stdin = sys.stdin.buffer if STDIN in sources else None
     items = load_items(sources, records, workspace=Path.cwd(), stdin=stdin)
     check_prompts(steps, items)
     job = Job(items=items, steps=steps, is_fresh=fresh, **rest)
+    if is_plan:
+        _plan(job, console, output)
+        return
     tally = Tally(len(items), job.budget)
     view = view_for(console, tally, title="map", output=output)
     start = time.monotonic()
@@ -87,17 +98,45 @@ def command(
         _print(console, output, rows, tally, format)
     if output is None:
         tell(console, tally, rows, noun="items", seconds=time.monotonic() - start)
-    end(rows, noun="items", allow_failures=allow_failures)
+    again = _again(job)
+    end(
+        rows,
+        noun="items",
+        allow_failures=allow_failures,
+        after_failures=f"what is done is kept; {again} to ask only the rest",
+        after_budget=f"what is done is kept; {again}, with a larger --budget",
+    )
 
 
 def _run(job: Job, view: View, tally: Tally) -> list[Row]:
     try:
         return run_until_stopped(run_job(job, view, tally))
     except StoppedBySignal as stop:
-        done = f"{tally.done} of {tally.total} items are done and kept"
-        again = "run it without --fresh" if job.is_fresh else "run the same command"
-        stop.message = f"stopped: {done}; {again} to continue"
+        stop.message = f"stopped: {tally.done} of {tally.total} items are done and kept; {_again(job)} to continue"
         raise
+
+
+def _again(job: Job) -> str:
+    return "run it without --fresh" if job.is_fresh else "run the same command"
+
+
+def _plan(job: Job, console: Console, output: str | None) -> None:
+    if output == "jsonl":
+        raise click.UsageError("a plan has no events for --jsonl; use --json")
+    plan = asyncio.run(plan_job(job))
+    if output == "json":
+        unreadable = [{"key": item.key, "error": item.problem} for item in job.items if item.problem is not None]
+        console.write_json({"schema": "fanfold/map-plan/v1", **plan.to_dict(), "unreadable": unreadable})
+        return
+    planned = iter(plan.rows)
+    lines: list[PlanLine] = []
+    for item in job.items:
+        if item.problem is not None:
+            lines.append(PlanLine(item.key, "unreadable", item.problem))
+        else:
+            row = next(planned)
+            lines.append(PlanLine(item.key, row.action, row.reason, row.estimated_tokens))
+    console.write(plan_text("item", lines, spent_tokens=plan.spent_tokens, width=console.out_width))
 
 
 def _print(console: Console, output: str | None, rows: list[Row], tally: Tally, format: Format) -> None:

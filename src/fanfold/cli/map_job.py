@@ -1,5 +1,6 @@
 """The work behind `fanfold map`: opens what is needed, runs the items, gathers their rows in input order."""
 
+import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -9,15 +10,21 @@ from msgspec.structs import replace
 
 from fanfold.agent import Agent
 from fanfold.cli.items import Item
-from fanfold.cli.map_journal import open_journal
-from fanfold.cli.opening import open_agent, open_session, require_models
+from fanfold.cli.opening import open_agent, open_session, open_store, require_models
 from fanfold.cli.progress import View
 from fanfold.cli.results import Row, row_of
 from fanfold.cli.tally import Tally
+from fanfold.config.discovery import load
+from fanfold.contracts.codec import encode_json
+from fanfold.kernel.step_identity import digest
 from fanfold.options import SessionOptions
+from fanfold.orchestration.checkpoints import delete_checkpoint
+from fanfold.orchestration.map_plan import MapPlan, plan_map
 from fanfold.orchestration.mapping import MapItem, MapRow, MapStep
-from fanfold.protocols import ItemJournal
 from fanfold.session.session import Session
+
+
+_ID_CHARS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,24 +37,27 @@ class Job:
     budget: int | None
     is_fresh: bool
 
+    def meant(self, default_model: str) -> list[MapStep]:
+        """The steps, each with its model: it is part of what was asked."""
+        return [replace(step, model=step.model or default_model) for step in self.steps]
+
 
 async def run_job(job: Job, view: View, tally: Tally) -> list[Row]:
     """One row for each item, in their order. `view` is open, and hears everything, while the work goes on.
 
     Raises:
-        UsageError, ConfigError, SessionBusyError: before any item has run.
+        UsageError, ConfigError, AlreadyActiveError: before any item has run.
         LogWriteError: a finished item could not be recorded; those before it are.
     """
     gathered = _Gathered(job.items, view)
     async with await open_agent(job.config) as agent:
-        default = agent.settings.default_model
-        steps = [replace(step, model=default if step.model is None else step.model) for step in job.steps]
-        async with _opened(job, agent, steps) as (session, journal), view:
+        steps = job.meant(agent.settings.default_model)
+        async with _opened(job, agent, steps) as session, view:
             tally.never_started = gathered.finish_unreadable()
             await session.map_async(
                 gathered.runnable(),
                 steps,
-                journal=journal,
+                workflow_id=workflow_id(steps),
                 budget_tokens=job.budget,
                 events=view.event,
                 on_row=gathered.on_row,
@@ -55,18 +65,32 @@ async def run_job(job: Job, view: View, tally: Tally) -> list[Row]:
     return gathered.in_order()
 
 
+async def plan_job(job: Job) -> MapPlan:
+    """What `run_job` would do with the items that can be read. Of the configuration only the default model counts."""
+    steps = job.meant(load(job.config, start=Path.cwd(), environ=os.environ).default_model)
+    items = [_as_map_item(item) for item in job.items if item.problem is None]
+    async with open_store() as store:
+        return await plan_map(store, items, steps, workflow_id(steps))
+
+
+def workflow_id(steps: Sequence[MapStep]) -> str:
+    """What this chain of steps is recorded as. Short, for people type it: the places in its journal tell the steps too."""
+    return f"map-{digest(encode_json([step.to_dict() for step in steps]))[:_ID_CHARS]}"
+
+
 @asynccontextmanager
-async def _opened(job: Job, agent: Agent, steps: Sequence[MapStep]) -> AsyncGenerator[tuple[Session, ItemJournal]]:
+async def _opened(job: Job, agent: Agent, steps: Sequence[MapStep]) -> AsyncGenerator[Session]:
     await require_models(
         agent, ((f"--then {number}" if number else "--model", step.model) for number, step in enumerate(steps))
     )
-    options = SessionOptions(model=steps[0].model, max_parallel_tasks=job.concurrency, approvals="refuse")
-    async with await open_session(agent, job.allow, options) as session:
-        journal = await open_journal(steps, is_fresh=job.is_fresh)
-        try:
-            yield session, journal
-        finally:
-            await journal.close()
+    async with open_store() as store:
+        if job.is_fresh:
+            await delete_checkpoint(store, workflow_id(steps))
+        options = SessionOptions(
+            model=steps[0].model, max_parallel_tasks=job.concurrency, approvals="refuse", session_store=store
+        )
+        async with await open_session(agent, job.allow, options) as session:
+            yield session
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +112,7 @@ class _Gathered:
         return len(self.rows)
 
     def runnable(self) -> list[MapItem]:
-        return [MapItem(key=self.items[index].key, fields=dict(self.items[index].fields)) for index in self.indices]
+        return [_as_map_item(self.items[index]) for index in self.indices]
 
     def on_row(self, position: int, row: MapRow) -> None:
         self._finish(self.indices[position], row_of(row.key, row.outcome, is_cached=row.is_cached))
@@ -99,3 +123,7 @@ class _Gathered:
 
     def in_order(self) -> list[Row]:
         return [self.rows[index] for index in range(len(self.items))]
+
+
+def _as_map_item(item: Item) -> MapItem:
+    return MapItem(key=item.key, fields=dict(item.fields))

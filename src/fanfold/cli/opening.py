@@ -14,6 +14,14 @@ from fanfold.nearest import did_you_mean
 from fanfold.options import SessionOptions
 from fanfold.session.builtin_agents import BUILTIN_AGENTS, find_agent
 from fanfold.session.session import Session
+from fanfold.stores.file_store import FileSessionStore
+
+STORE = Path(".a3s") / "sessions"
+
+
+def open_store() -> FileSessionStore:
+    """Where the commands keep what is finished, below the current directory."""
+    return FileSessionStore(STORE)
 
 
 async def open_agent(config: Path | None) -> Agent:

@@ -1,5 +1,6 @@
-"""`fanfold parallel`: the steps of a JSON file, all at once."""
+"""`fanfold parallel`: the steps of a JSON file, all at once; with --workflow each finished one is kept."""
 
+import asyncio
 import sys
 import time
 from collections.abc import Sequence
@@ -12,8 +13,10 @@ import msgspec
 from fanfold.cli.console import Console
 from fanfold.cli.endings import StoppedBySignal
 from fanfold.cli.named_input import STDIN, read_stdin, read_text
-from fanfold.cli.opening import open_agent, open_session, require_models, require_role
+from fanfold.cli.opening import require_role
 from fanfold.cli.options import agent_options, console_options, fan_out_options, output_options
+from fanfold.cli.parallel_job import Job, plan_job, refuse_changed, run_job
+from fanfold.cli.plan_text import PlanLine, plan_text
 from fanfold.cli.progress import View, view_for
 from fanfold.cli.render import render
 from fanfold.cli.report import end, tell
@@ -21,25 +24,34 @@ from fanfold.cli.results import Row, row_of
 from fanfold.cli.stopping import run_until_stopped
 from fanfold.cli.tally import Tally
 from fanfold.contracts.codec import decode_json
-from fanfold.contracts.events import AgentEvent, event
-from fanfold.contracts.steps import CANCELLED, AgentStepSpec, BudgetSnapshot, ParallelResult, StepOutcome
+from fanfold.contracts.events import event
+from fanfold.contracts.steps import AgentStepSpec, BudgetSnapshot, StepOutcome
 from fanfold.errors import UsageError
-from fanfold.options import SessionOptions
 from fanfold.orchestration.specs import parse_specs
+
+Output = Literal["json", "jsonl"] | None
 
 
 @click.command("parallel")
 @click.argument("specs", metavar="SPECS.json")
+@click.option("--workflow", metavar="ID", help="Keep each finished step as ID: run again, only the rest runs.")
+@click.option("--strict", is_flag=True, help="Refuse steps that changed since --workflow recorded them.")
+@click.option("--plan", "is_plan", is_flag=True, help="Show what --workflow would run, and why; spend nothing.")
 @fan_out_options
 @output_options
 @agent_options
 @console_options
+@click.pass_obj
 def command(
+    typed: str,
+    /,
     *,
     console: Console,
-    output: Literal["json", "jsonl"] | None,
+    output: Output,
     specs: str,
-    budget: int | None,
+    workflow: str | None,
+    strict: bool,
+    is_plan: bool,
     allow_failures: bool,
     **rest: Any,
 ) -> None:
@@ -49,22 +61,28 @@ def command(
     [{"task_id": "deps", "agent": "explore", "prompt": "Which dependencies are unused?"},
      {"task_id": "docs", "agent": "explore", "prompt": "Which options are undocumented?"}]
 
-    A step may also have description, max_steps, output_schema and model.
+    A step may also have description, max_steps, output_schema, model, timeout_ms, retries and metadata.
+
+    With --workflow each finished step is kept. Stopped or killed, the same command runs only what is missing or
+    has changed, and a step that used tools goes on from its last recorded turn.
     """
-    steps = read_specs(specs)
-    tally = Tally(len(steps), budget)
+    if workflow is None and (strict or is_plan):
+        raise click.UsageError(f"{'--strict' if strict else '--plan'} needs --workflow ID")
+    job = Job(steps=read_specs(specs), workflow=workflow, strict=strict, **rest)
+    if is_plan and workflow is not None:
+        _plan(job, workflow, console, output)
+        return
+    tally = Tally(len(job.steps), job.budget)
     view = view_for(console, tally, title="parallel", output=output)
     start = time.monotonic()
-    try:
-        outcomes, spent = run_until_stopped(_parallel(steps, view, tally, budget=budget, **rest))
-    except StoppedBySignal as stop:
-        stop.message = f"stopped: {tally.finished} of {tally.total} steps had ended; parallel keeps no results"
-        raise
+    again = f"give the same steps to: {typed}" if specs == STDIN else typed
+    outcomes, spent = _run(job, view, tally, again)
     rows = [row_of(outcome.task_id, outcome) for outcome in outcomes]
     _print(console, output, rows, outcomes, spent)
     if output is None:
         tell(console, tally, rows, noun="steps", seconds=time.monotonic() - start)
-    end(rows, noun="steps", allow_failures=allow_failures)
+    after_failures, after_budget = _hints(workflow, again)
+    end(rows, noun="steps", allow_failures=allow_failures, after_failures=after_failures, after_budget=after_budget)
 
 
 def read_specs(source: str) -> list[AgentStepSpec]:
@@ -90,54 +108,56 @@ def read_specs(source: str) -> list[AgentStepSpec]:
     return steps
 
 
-async def _parallel(
-    steps: Sequence[AgentStepSpec],
-    view: View,
-    tally: Tally,
-    *,
-    config: Path | None,
-    model: str | None,
-    concurrency: int | None,
-    budget: int | None,
-    allow: Sequence[str],
-) -> tuple[list[StepOutcome], BudgetSnapshot | None]:
-    ended: set[str] = set()
-
-    def on_event(item: AgentEvent) -> None:
-        view.event(item)
-        if item.type == "subagent_end" and item.payload["output"] != CANCELLED:
-            ended.add(item.payload["task_id"])
-            view.finish(_row_of_end(item))
-
-    options = SessionOptions(model=model, max_parallel_tasks=concurrency, approvals="refuse")
-    async with await open_agent(config) as agent:
-        await require_models(agent, ((f"specs[{index}].model", step.model) for index, step in enumerate(steps)))
-        async with await open_session(agent, allow, options) as session, view:
-            result = await session.parallel_async(steps, budget, events=on_event)
-            outcomes: list[StepOutcome] = result.outcomes if isinstance(result, ParallelResult) else result
-            for outcome in outcomes:
-                if outcome.task_id not in ended:  # it could not even start
-                    tally.never_started += 1
-                    view.finish(row_of(outcome.task_id, outcome))
-    return outcomes, result.budget if isinstance(result, ParallelResult) else None
+def _run(job: Job, view: View, tally: Tally, again: str) -> tuple[list[StepOutcome], BudgetSnapshot | None]:
+    try:
+        return run_until_stopped(run_job(job, view, tally))
+    except StoppedBySignal as stop:
+        if job.workflow is None:
+            stop.message = f"stopped: {tally.finished} of {tally.total} steps had ended"
+            stop.hint = _NOT_KEPT
+        else:
+            stop.message = f"stopped: {tally.done} of {tally.total} steps are done and kept"
+            stop.hint = f"go on with: {again}"
+        raise
 
 
-def _row_of_end(end_event: AgentEvent) -> Row:
-    payload = end_event.payload
-    return Row(
-        item=payload["task_id"],
-        success=payload["success"],
-        output=payload["output"],
-        total_tokens=payload["usage"]["total_tokens"],
-        seconds=(payload["duration_ms"] or 0) / 1000,
+_NOT_KEPT = "nothing is kept without --workflow ID; with it the same command runs only what is not finished"
+
+
+def _hints(workflow: str | None, again: str) -> tuple[str, str]:
+    """After failures, and after a spent budget."""
+    if workflow is None:
+        return _NOT_KEPT, "nothing is kept without --workflow ID; run it again with a larger --budget"
+    return (
+        f"the finished steps are kept; only the rest runs with: {again}",
+        f"the budget covers the earlier runs of workflow '{workflow}' too; the finished steps are kept: run the same "
+        "command with a larger --budget",
     )
+
+
+def _plan(job: Job, workflow: str, console: Console, output: Output) -> None:
+    if output == "jsonl":
+        raise click.UsageError("a plan has no events for --jsonl; use --json")
+    plan = asyncio.run(plan_job(job, workflow))
+    if output == "json":
+        console.write_json({"schema": "fanfold/plan/v1", **plan.to_dict()})
+    else:
+        lines = [
+            PlanLine(step.task_id, step.action, step.reason, step.estimated_tokens, step.changes or ())
+            for step in plan.steps
+        ]
+        if plan.dropped:
+            console.say(f"note: {len(plan.dropped)} recorded steps are not asked for any more; they stay recorded")
+        console.write(plan_text("task", lines, spent_tokens=plan.spent_tokens, width=console.out_width))
+    if job.strict:
+        asyncio.run(refuse_changed(job, workflow))
 
 
 def _print(
     console: Console,
-    output: str | None,
+    output: Output,
     rows: list[Row],
-    outcomes: list[StepOutcome],
+    outcomes: Sequence[StepOutcome],
     spent: BudgetSnapshot | None,
 ) -> None:
     result: dict[str, Any] = {"outcomes": [outcome.to_dict() for outcome in outcomes]}

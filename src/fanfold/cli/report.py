@@ -31,6 +31,9 @@ def tell(console: Console, tally: Tally, rows: Sequence[Row], *, noun: str, seco
         rules = " ".join(f"--allow {tool}" for tool in sorted(tally.unanswered))
         console.warn(f"hint: steps wanted to use {tools}, and nobody can be asked here; allow it with {rules},")
         console.warn(f"      or only some of it with a pattern such as --allow '{min(tally.unanswered)}(...)'")
+    if tally.changed:
+        named = cut(", ".join(sorted(map(one_line, tally.changed))), _LONGEST_NAME)
+        console.warn(f"note: changed since it was recorded, so run again: {named}")
     if cut_short := sum(row.success and row.stop_reason == "length" for row in rows):
         console.warn(f"note: {cut_short} answers were cut at the model's output limit")
     console.say(summary(tally, noun=noun, seconds=seconds))
@@ -48,8 +51,8 @@ def summary(tally: Tally, *, noun: str, seconds: float) -> str:
     return f"{tally.total} {noun}: {', '.join(parts)}"
 
 
-def end(rows: Sequence[Row], *, noun: str, allow_failures: bool) -> None:
-    """Return when all is well.
+def end(rows: Sequence[Row], *, noun: str, allow_failures: bool, after_failures: str, after_budget: str) -> None:
+    """Return when all is well. `after_failures` and `after_budget` are the hints of these two ends.
 
     Raises:
         BudgetExhaustedError: some rows were refused for want of tokens.
@@ -59,8 +62,6 @@ def end(rows: Sequence[Row], *, noun: str, allow_failures: bool) -> None:
     for row in failures:
         _, is_spent, reason = row.output.partition(_BUDGET_SPENT)
         if is_spent:
-            raise BudgetExhaustedError(resource=RESOURCE, reason=one_line(reason)).with_hint(
-                "what is done is kept; run it again with a larger --budget"
-            )
+            raise BudgetExhaustedError(resource=RESOURCE, reason=one_line(reason)).with_hint(after_budget)
     if failures and not allow_failures:
-        raise FailedStepsError(f"{len(failures)} of {len(rows)} {noun} failed")
+        raise FailedStepsError(f"{len(failures)} of {len(rows)} {noun} failed").with_hint(after_failures)

@@ -31,6 +31,8 @@ class Tally:
     running: dict[str, RunningStep] = field(default_factory=dict[str, RunningStep])
     unanswered: set[str] = field(default_factory=set[str])
     """Tools that wanted an approval."""
+    changed: set[str] = field(default_factory=set[str])
+    """Steps that are recorded with another meaning, so they run again."""
 
     @property
     def finished(self) -> int:
@@ -60,6 +62,8 @@ class Tally:
                 step.total_tokens = _total_tokens(payload.get("metadata"), step.total_tokens)
             case "subagent_end" if (step := self.running.pop(payload["task_id"], None)) is not None:
                 self.spent_tokens += _total_tokens(payload.get("usage"), step.total_tokens)
+            case "step_changed":
+                self.changed.add(payload["task_id"])
             case "confirmation_required":
                 self.unanswered.add(payload["tool_name"])
             case _:
@@ -83,6 +87,13 @@ def tokens_text(tokens: int) -> str:
     if tokens < 10_000:
         return str(tokens)
     return f"{tokens / 1000:.1f}k" if tokens < 1_000_000 else f"{tokens / 1_000_000:.1f}M"
+
+
+def rough_tokens(tokens: int) -> str:
+    """`412`, `4k`, `12k`, `3.1M`: an estimate, as exact as it is."""
+    if tokens < 1_000:
+        return str(tokens)
+    return f"{round(tokens / 1000)}k" if tokens < 1_000_000 else f"{tokens / 1_000_000:.1f}M"
 
 
 def seconds_text(seconds: float) -> str:

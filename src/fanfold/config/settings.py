@@ -9,6 +9,7 @@ from fanfold.config.tree import Table
 from fanfold.contracts.policy import Decision, PermissionPolicy
 from fanfold.contracts.settings import (
     ModelSettings,
+    Prices,
     ProviderKind,
     ProviderSettings,
     Secret,
@@ -134,6 +135,7 @@ def _provider(name: str, reader: TableReader, built_in: ProviderSettings | None,
 
 def _model(model_id: str, reader: TableReader, kind: ProviderKind, structured_output: StructuredMode) -> ModelSettings:
     limit = reader.sub_table("limit")
+    cost = reader.sub_table("cost")
     model = ModelSettings(
         id=model_id,
         name=reader.text("name", None),
@@ -145,12 +147,24 @@ def _model(model_id: str, reader: TableReader, kind: ProviderKind, structured_ou
         temperature=reader.number("temperature", None),
         context_tokens=limit.integer("context", None) if limit else None,
         max_output_tokens=limit.integer("output", None) if limit else None,
+        cost=_prices(cost) if cost else None,
     )
     if limit:
         limit.finish()
     _check_kind(reader, kind)
     reader.finish()
     return model
+
+
+def _prices(reader: TableReader) -> Prices:
+    prices = Prices(
+        input=reader.number("input", 0.0),
+        output=reader.number("output", 0.0),
+        cache_read=reader.number("cache_read", None),
+        cache_write=reader.number("cache_write", None),
+    )
+    reader.finish()
+    return prices
 
 
 def _base_url(reader: TableReader, default: str | None) -> str | None:

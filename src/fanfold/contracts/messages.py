@@ -37,6 +37,18 @@ class Usage(Record, frozen=True, kw_only=True):
             is_estimated=self.is_estimated or other.is_estimated,
         )
 
+    def __sub__(self, other: "Usage") -> "Usage":
+        """What of this came after `other`, which is a part of it."""
+        return Usage(
+            prompt_tokens=self.prompt_tokens - other.prompt_tokens,
+            completion_tokens=self.completion_tokens - other.completion_tokens,
+            total_tokens=self.total_tokens - other.total_tokens,
+            cache_read_tokens=self.cache_read_tokens - other.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens - other.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens - other.reasoning_tokens,
+            is_estimated=self.is_estimated,
+        )
+
 
 NO_USAGE = Usage()
 

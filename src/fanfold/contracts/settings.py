@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from fanfold.contracts.messages import Usage
 from fanfold.contracts.policy import PermissionPolicy
 
 ProviderKind = Literal["openai", "anthropic", "local"]
@@ -21,6 +22,29 @@ class Secret(msgspec.Struct, frozen=True):
         return f"Secret({'***' if self.value else 'missing'}, {self.source!r})"
 
 
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
+    """US dollars per million tokens."""
+
+    input: float = 0.0
+    output: float = 0.0
+    cache_read: float | None = None
+    """None: as `input`."""
+    cache_write: float | None = None
+
+    def of(self, usage: Usage) -> float:
+        """What `usage` costs; its prompt tokens include the cached ones."""
+        read = self.input if self.cache_read is None else self.cache_read
+        write = self.input if self.cache_write is None else self.cache_write
+        fresh = usage.prompt_tokens - usage.cache_read_tokens - usage.cache_write_tokens
+        dollars = (
+            fresh * self.input
+            + usage.cache_read_tokens * read
+            + usage.cache_write_tokens * write
+            + usage.completion_tokens * self.output
+        )
+        return dollars / 1_000_000
+
+
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str | None = None
@@ -34,6 +58,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`limit.context`"""
     max_output_tokens: int | None = None
     """`limit.output`"""
+    cost: Prices | None = None
 
 
 class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,12 @@ class AgentStepSpec(Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """JSON Schema (draft 2020-12), or on input a pydantic model, dataclass or msgspec Struct class."""
     model: str | None = None
     """`provider/model-id` when it is not the session's own."""
+    timeout_ms: int | None = None
+    """Longest run of one attempt, from when it starts, not from when it is queued."""
+    retries: int | None = None
+    """How often a failed step is tried again before its failure counts."""
+    metadata: Any = None
+    """The caller's own, as JSON; passed on, no part of the step's meaning."""
 
 
 class SourceAnchor(Record, frozen=True, kw_only=True):
@@ -33,9 +39,10 @@ class SourceAnchor(Record, frozen=True, kw_only=True):
     url_or_path: str
 
 
-class StepOutcome(Record, frozen=True, kw_only=True, omit_defaults=True):
+class StepOutcome(Record, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     task_id: str
-    session_id: str
+    session_id: str = ""
+    """Of the child that ran it; an executor may leave it out, then it is `child_session_id(task_id)`."""
     agent: str
     output: str
     """The final text; for a failure the reason."""
@@ -44,9 +51,20 @@ class StepOutcome(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The value that matches `output_schema`; absent without a schema or without a valid value."""
     source_anchors: tuple[SourceAnchor, ...] | None = None
     usage: Usage | None = None
+    """Of all attempts; `is_estimated` where something of it was not reported."""
+    cost_usd: float | None = None
+    """By the model's prices; absent when they are not configured."""
     duration_ms: int | None = None
     stop_reason: str | None = None
     """Present when the answer did not end by itself, for example `length`."""
+
+    @property
+    def parsed(self) -> Any:
+        """`structured` as an instance of the class that was given as `output_schema`; None without one.
+
+        It lives in this object only: no part of its JSON, keys, equality, copies or pickles.
+        """
+        return self.__dict__.get("parsed")
 
 
 class BudgetSnapshot(Record, frozen=True, kw_only=True):
@@ -54,6 +72,8 @@ class BudgetSnapshot(Record, frozen=True, kw_only=True):
 
     consumed_tokens: int
     limit_tokens: int | None = None
+    estimated_tokens: int | None = None
+    """How many of the consumed ones nobody reported, so that they were estimated; absent for none."""
 
     @property
     def remaining_tokens(self) -> int | None:

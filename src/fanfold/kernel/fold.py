@@ -86,7 +86,15 @@ def _user_messaged(state: SessionState, payload: UserMessaged, *, is_steer: bool
     # transcript that every provider accepts.
     state = _with(_close_pending(state, "abandoned: a new message came first"), UserMessage(payload.text))
     state = replace(
-        state, phase="infer", turn=state.turn + 1, cycle=0, rounds=0, successes=0, text="", stop_reason="stop"
+        state,
+        phase="infer",
+        turn=state.turn + 1,
+        cycle=0,
+        rounds=0,
+        successes=0,
+        text="",
+        reasoning="",
+        stop_reason="stop",
     )
     return state if is_steer else replace(state, steps=0, usage=NO_USAGE, tool_results=0, questions=0)
 
@@ -105,7 +113,9 @@ def _model_turned(state: SessionState, fact: Fact, payload: ModelTurn) -> Sessio
         context_tokens=state.context_tokens if usage is None else usage.total_tokens,
     )
     if isinstance(payload, TextTurn):
-        return replace(state, phase="done", text=payload.text, stop_reason=payload.stop_reason)
+        return replace(
+            state, phase="done", text=payload.text, reasoning=payload.reasoning, stop_reason=payload.stop_reason
+        )
     return replace(state, phase="calls", pending=calls, approved=frozenset(), rounds=state.rounds + 1)
 
 

@@ -60,7 +60,7 @@ class OutputSchema(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             if self._validator.is_valid(value):
                 return ()
             found = islice(self._validator.iter_errors(value), MAX_ERRORS)
-            return tuple(f"{_instance_path(each.instance_path)}: {_reason(each)}" for each in found)
+            return tuple(f"{instance_path(each.instance_path)}: {_reason(each)}" for each in found)
         except ValueError as error:  # a key that is no string
             return (f"$: not a JSON value: {error}",)
 
@@ -183,7 +183,8 @@ def _is_nested_beyond(depth: int, value: JsonValue) -> bool:
     return bool(level)
 
 
-def _instance_path(path: Sequence[str | int]) -> str:
+def instance_path(path: Sequence[str | int]) -> str:
+    """`$.items[2].name`, `$["odd name"]`; `$` is the value itself."""
     steps = (
         f"[{json.dumps(each, ensure_ascii=False)}]"
         if isinstance(each, int) or not re.fullmatch(_NAME, each)

@@ -44,6 +44,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     """Answered in this run."""
     text: str = ""
     """The last prose of the assistant in this turn."""
+    reasoning: str = ""
+    """What the model thought before the answer that ended this turn."""
     stop_reason: str = "stop"
 
 

@@ -25,6 +25,10 @@ _MAX_VALUES = 1_000
 
 _MAX_SHOWN_CHARS = 60
 
+START_OF_THOUGHT = "<think>"
+END_OF_THOUGHT = "</think>"
+"""Models write them where their server does not take the reasoning out of the text."""
+
 _FENCE = r"(?ms)^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```"
 _JSON_START = r'\{\s*+[}"]|\[\s*+(?:[]["{]|(?:-?\d[\d.eE+-]*+|true|false|null)\s*+(?:[],]|\Z))'
 """A bracket that opens JSON, not prose: `{"` and `[1,` do, `{x}` and `[see` do not."""
@@ -46,12 +50,34 @@ class Extraction(msgspec.Struct, frozen=True, kw_only=True):
         return self.status == "valid"
 
 
-def extract(text: str, schema: OutputSchema) -> Extraction:
+def extract(text: str, schema: OutputSchema, reasoning: str = "") -> Extraction:
     """The first value in `text` that matches `schema`, else the first one that does not, else none.
 
     Looked at in this order (spec 6.4): the whole text; fenced blocks; objects; arrays. A bare scalar counts
     only as the whole text. Takes linear time on any text.
+
+    `reasoning`, and what stands in `text` before `</think>`, counts only where the answer itself holds no JSON,
+    whole or broken: some servers deliver the whole answer there, but else it holds drafts.
     """
+    for source in _sources(text, reasoning):
+        found = _first_match(source, schema)
+        if found.status != "none" or found.errors:
+            return found
+    return Extraction(status="none", text=text)
+
+
+def _sources(text: str, reasoning: str) -> Iterator[str]:
+    """Where an answer may stand, best place first."""
+    begins_as_json = text.lstrip().startswith(("{", "[", '"'))  # and so may hold the mark as data
+    _, mark, answer = text.rpartition(END_OF_THOUGHT)
+    if mark and not begins_as_json:
+        yield answer
+    if mark or not text.lstrip().startswith(START_OF_THOUGHT):  # thoughts that broke off came to no answer
+        yield text
+    yield reasoning
+
+
+def _first_match(text: str, schema: OutputSchema) -> Extraction:
     problems: list[str] = []
     first_invalid: Extraction | None = None
     for value in _candidates(text, problems):

@@ -1,22 +1,27 @@
 """map: one step, or a chain of steps, over many items; what is finished is journaled and never run again."""
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from fanfold.contracts.codec import encode_json
-from fanfold.contracts.messages import NO_USAGE
+from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.record import Record
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.errors import InvalidSpecError, UsageError
 from fanfold.foreign import tolerant
 from fanfold.kernel.plain_text import is_plain, plain
 from fanfold.kernel.schema import compile_schema
+from fanfold.kernel.step_identity import digest
 from fanfold.orchestration import template
-from fanfold.orchestration.fanout import fan_out, run_step
-from fanfold.protocols import AgentExecutor, BudgetGuard, EventSink, ItemJournal
+from fanfold.orchestration.control import FanOutControl
+from fanfold.orchestration.fanout import fan_out
+from fanfold.orchestration.journal import WorkflowJournal
+from fanfold.orchestration.ledger import TokenLedger
+from fanfold.orchestration.runner import Counts, StepRunner
+from fanfold.protocols import AgentExecutor, EventSink
 
 PREVIOUS = "previous"
 """The field that holds the text of the step before, in every step but the first."""
@@ -60,24 +65,23 @@ async def execute_map(
     items: Sequence[MapItem | Mapping[str, Any]],
     steps: Sequence[MapStep | Mapping[str, Any]],
     *,
-    journal: ItemJournal | None = None,
-    ledger: BudgetGuard | None = None,
+    journal: WorkflowJournal | None = None,
+    ledger: TokenLedger | None = None,
     events: EventSink | None = None,
     on_row: Callable[[int, MapRow], None] | None = None,
+    control: FanOutControl | None = None,
 ) -> MapResult:
     """Run the chain of `steps` for each item, at most the executor's `concurrency_hint()` items at once.
 
-    An item whose chain succeeded is recorded in `journal` before it counts as done; an item found there is answered
-    from it and costs nothing. Equal items are asked once. A failed item is not recorded, so the next call tries it
-    again. `on_row` hears each finished row with its index, in the order in which they finish.
+    Each step that succeeded is recorded in `journal` before it counts as done; what is found there costs nothing. Equal
+    items are asked once. A failed step is tried again by the next call. `on_row` hears each finished row with its
+    index, in the order in which they finish.
 
     Raises:
         UsageError: no step, or a template that names a field some item does not have; nothing has started.
     """
-    asked = [_checked(MapItem, f"items[{index}]", item) for index, item in enumerate(items)]
-    chain = [_checked(MapStep, f"steps[{index}]", step) for index, step in enumerate(steps)]
-    _check(asked, chain)
-    events = None if events is None else tolerant(events)
+    asked, chains = chains_of(items, steps)
+    runner = StepRunner(executor, events=events, ledger=ledger, control=control, journal=journal)
     tell = tolerant(on_row or _nobody)
     rows: dict[int, MapRow] = {}
 
@@ -85,28 +89,27 @@ async def execute_map(
         rows[index] = MapRow(key=asked[index].key, outcome=outcome, is_cached=is_cached)
         tell(index, rows[index])
 
-    equal: dict[str, list[int]] = {}
-    for index, item in enumerate(asked):
-        equal.setdefault(identity(item, chain), []).append(index)
-    waiting: list[str] = []
-    for each, indices in equal.items():
-        known = None if journal is None else journal.finished.get(each)
+    waiting: list[Chain] = []
+    for each in chains:
+        known = each.recorded(runner.recorded)
         if known is None:
             waiting.append(each)
         else:
-            for index in indices:
+            for index in each.indices:
                 finish(index, known, is_cached=True)
 
     async def run(position: int) -> None:
-        first, *others = equal[waiting[position]]
-        outcome = await _run_chain(executor, asked[first], first, chain, events, ledger)
-        if journal is not None and outcome.success:
-            await journal.record(waiting[position], outcome)
-        finish(first, outcome, is_cached=False)
-        for index in others:
-            finish(index, outcome, is_cached=True)
+        first, *others = waiting[position].indices
 
-    await fan_out(len(waiting), executor.concurrency_hint(), run)
+        def counts(outcome: StepOutcome) -> None:
+            finish(first, outcome, is_cached=False)
+            for index in others:
+                finish(index, outcome, is_cached=True)
+
+        await waiting[position].run(runner, counts)
+
+    await fan_out(len(waiting), runner.limit, run)
+    await runner.settle()
     return MapResult(rows=[rows[index] for index in range(len(asked))])
 
 
@@ -114,10 +117,26 @@ def _nobody(index: int, row: MapRow) -> None:
     return None
 
 
+def chains_of(
+    items: Sequence[MapItem | Mapping[str, Any]], steps: Sequence[MapStep | Mapping[str, Any]]
+) -> "tuple[list[MapItem], list[Chain]]":
+    """The items, checked, and one chain for each distinct one of them.
+
+    Raises:
+        UsageError: as `execute_map`.
+    """
+    asked = [_checked(MapItem, f"items[{index}]", item) for index, item in enumerate(items)]
+    wanted = [_checked(MapStep, f"steps[{index}]", step) for index, step in enumerate(steps)]
+    _check(asked, wanted)
+    equal: dict[str, list[int]] = {}
+    for index, item in enumerate(asked):
+        equal.setdefault(identity(item, wanted), []).append(index)
+    return asked, [Chain(asked[indices[0]], indices, each, wanted) for each, indices in equal.items()]
+
+
 def identity(item: MapItem, steps: Sequence[MapStep]) -> str:
     """Digest of what an item's answer depends on: its fields and each step's meaning, not its place in the list."""
-    meaning = encode_json([sorted(item.fields.items()), [step.to_dict() for step in steps]])
-    return hashlib.sha256(meaning).hexdigest()
+    return digest(encode_json([sorted(item.fields.items()), [step.to_dict() for step in steps]]))
 
 
 R = TypeVar("R", MapItem, MapStep)
@@ -155,39 +174,70 @@ def _check(items: Sequence[MapItem], steps: Sequence[MapStep]) -> None:
             template.check(step.prompt, names | {PREVIOUS})
 
 
-async def _run_chain(
-    executor: AgentExecutor,
-    item: MapItem,
-    index: int,
-    steps: Sequence[MapStep],
-    events: EventSink | None,
-    ledger: BudgetGuard | None,
-) -> StepOutcome:
-    """The last outcome of the chain, with the usage of the whole of it."""
-    usage = NO_USAGE
-    fields: Mapping[str, str] = item.fields
-    for number, step in enumerate(steps, start=1):
-        outcome = await run_step(executor, _spec(step, item, fields, index, number), events, ledger)
-        usage += outcome.usage or NO_USAGE
-        if not outcome.success or number == len(steps):
-            return msgspec.structs.replace(outcome, usage=usage)
-        fields = {**item.fields, PREVIOUS: _as_text(outcome)}
-    raise UsageError("a map needs at least one step")
+Finished = Callable[[AgentStepSpec, str], StepOutcome | None]
+"""The recorded success of that step at that place, if there is one."""
 
 
-def _spec(step: MapStep, item: MapItem, fields: Mapping[str, str], index: int, number: int) -> AgentStepSpec:
-    return AgentStepSpec(
-        task_id=f"item-{index + 1}" + (f"-step-{number}" if number > 1 else ""),
-        agent=step.agent,
-        description=item.key,
-        prompt=template.render(step.prompt, fields),
-        max_steps=step.max_steps,
-        output_schema=step.output_schema,
-        model=step.model,
-    )
+class Chain:
+    """The steps of one item, and of all items equal to it."""
+
+    def __init__(self, item: MapItem, indices: Sequence[int], identity: str, steps: Sequence[MapStep]) -> None:
+        self.indices = indices
+        self._item = item
+        self._identity = identity
+        self._steps = steps
+
+    def known(self, finished: Finished) -> list[StepOutcome]:
+        """The recorded outcomes of its steps, up to the first step that has none."""
+        outcomes: list[StepOutcome] = []
+        for number in range(1, len(self._steps) + 1):
+            outcome = finished(self.spec(number, outcomes[-1] if outcomes else None), self.place(number))
+            if outcome is None:
+                break
+            outcomes.append(outcome)
+        return outcomes
+
+    def recorded(self, finished: Finished) -> StepOutcome | None:
+        """The last outcome with the usage of the whole chain, where all of it is recorded."""
+        outcomes = self.known(finished)
+        if len(outcomes) < len(self._steps):
+            return None
+        return replace(outcomes[-1], usage=sum((each.usage or NO_USAGE for each in outcomes), NO_USAGE))
+
+    async def run(self, runner: StepRunner, counts: Counts) -> None:
+        """`counts` hears the last outcome likewise; a failure ends the chain."""
+        before, usage, last = None, NO_USAGE, len(self._steps)
+        for number in range(1, last + 1):
+
+            def ended(outcome: StepOutcome, number: int = number, usage: Usage = usage) -> None:
+                if number == last or not outcome.success:
+                    counts(replace(outcome, usage=usage + (outcome.usage or NO_USAGE)))
+
+            before = await runner.run(self.spec(number, before), ended, self.place(number))
+            if not before.success:
+                return
+            usage += before.usage or NO_USAGE
+
+    def place(self, number: int) -> str:
+        """Where step `number`, counted from 1, is recorded."""
+        return f"{self._identity}/{number}"
+
+    def spec(self, number: int, before: StepOutcome | None) -> AgentStepSpec:
+        """Step `number` after the outcome `before` it."""
+        step, index = self._steps[number - 1], self.indices[0]
+        fields = self._item.fields if before is None else {**self._item.fields, PREVIOUS: _as_text(before)}
+        return AgentStepSpec(
+            task_id=f"item-{index + 1}" + (f"-step-{number}" if number > 1 else ""),
+            agent=step.agent,
+            description=self._item.key,
+            prompt=template.render(step.prompt, fields),
+            max_steps=step.max_steps,
+            output_schema=step.output_schema,
+            model=step.model,
+        )
 
 
 def _as_text(outcome: StepOutcome) -> str:
     if outcome.structured is None:
         return outcome.output
-    return msgspec.json.encode(outcome.structured).decode()
+    return encode_json(outcome.structured).decode()

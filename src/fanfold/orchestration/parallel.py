@@ -1,12 +1,16 @@
 """parallel: many steps at once with a barrier at the end, outcomes in input order (seeds 000 and 001)."""
 
 from collections.abc import Sequence
+from functools import partial
 
-from fanfold.contracts.steps import StepOutcome
-from fanfold.foreign import tolerant
-from fanfold.orchestration.fanout import fan_out, run_step
-from fanfold.orchestration.specs import SpecLike, parse_specs
-from fanfold.protocols import AgentExecutor, BudgetGuard, EventSink
+from fanfold.contracts.steps import AgentStepSpec, StepOutcome
+from fanfold.orchestration.control import FanOutControl
+from fanfold.orchestration.fanout import fan_out
+from fanfold.orchestration.ledger import TokenLedger
+from fanfold.orchestration.parsing import parsers_of, with_parsed
+from fanfold.orchestration.runner import StepRunner
+from fanfold.orchestration.specs import SpecLike, listed, parse_specs
+from fanfold.protocols import AgentExecutor, EventSink
 
 
 async def execute_steps_parallel(
@@ -14,21 +18,30 @@ async def execute_steps_parallel(
     specs: Sequence[SpecLike],
     *,
     events: EventSink | None = None,
-    ledger: BudgetGuard | None = None,
+    ledger: TokenLedger | None = None,
+    control: FanOutControl | None = None,
 ) -> list[StepOutcome]:
     """Run every spec; the outcome at index i is that of spec i. A failed step never stops its siblings.
 
-    Concurrency is the executor's `concurrency_hint()`, at least 1.
+    Concurrency is the executor's `concurrency_hint()`, at least 1. `ledger` is for executors that do not charge one
+    themselves.
 
     Raises:
         InvalidSpecError: before anything has started.
     """
-    steps = parse_specs(specs)
-    listener = None if events is None else tolerant(events)
+    asked = listed(specs)
+    steps, parsers = parse_specs(asked), parsers_of(asked)
+    outcomes = await run_all(StepRunner(executor, events=events, ledger=ledger, control=control), steps)
+    return [with_parsed(outcome, parser) for outcome, parser in zip(outcomes, parsers, strict=True)]
+
+
+async def run_all(runner: StepRunner, steps: Sequence[AgentStepSpec]) -> list[StepOutcome]:
+    """The outcome of each step, in order, all of them run (or answered from the journal) by `runner`."""
     outcomes: dict[int, StepOutcome] = {}
 
     async def step(index: int) -> None:
-        outcomes[index] = await run_step(executor, steps[index], listener, ledger)
+        await runner.run(steps[index], partial(outcomes.__setitem__, index))
 
-    await fan_out(len(steps), executor.concurrency_hint(), step)
+    await fan_out(len(steps), runner.limit, step)
+    await runner.settle()
     return [outcomes[index] for index in range(len(steps))]

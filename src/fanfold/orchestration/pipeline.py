@@ -6,6 +6,7 @@ import inspect
 import json
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,9 +15,13 @@ from fanfold.contracts.events import event
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.errors import InvalidSpecError, UsageError
 from fanfold.foreign import call_foreign, described, logger, tolerant
-from fanfold.orchestration.fanout import fan_out, run_step
+from fanfold.orchestration.control import FanOutControl
+from fanfold.orchestration.fanout import fan_out
+from fanfold.orchestration.ledger import TokenLedger
+from fanfold.orchestration.parsing import Parser, parsers_of, with_parsed
+from fanfold.orchestration.runner import StepRunner
 from fanfold.orchestration.specs import SpecLike, parse_spec
-from fanfold.protocols import AgentExecutor, BudgetGuard, EventSink
+from fanfold.protocols import AgentExecutor, EventSink
 
 STAGE_TIMEOUT_MS = 30_000
 
@@ -26,6 +31,10 @@ StageContext = dict[str, Any]
 Stage = Callable[[StageContext], "SpecLike | Awaitable[SpecLike | None] | None"]
 
 
+StepSink = Callable[[int, int, StepOutcome], None]
+"""Hears each outcome of a chain: index of the item, number of the stage, outcome."""
+
+
 async def execute_pipeline(
     executor: AgentExecutor,
     items: Sequence[Any],
@@ -33,41 +42,64 @@ async def execute_pipeline(
     *,
     timeout_ms: int = STAGE_TIMEOUT_MS,
     events: EventSink | None = None,
-    ledger: BudgetGuard | None = None,
+    on_step: StepSink | None = None,
+    ledger: TokenLedger | None = None,
+    control: FanOutControl | None = None,
 ) -> list[StepOutcome | None]:
     """The last outcome of each item's chain, in input order; None where the first stage gave no spec.
 
     A stage gets a `StageContext` and returns the next spec, or None to stop the chain. Plain functions run in threads
     of their own, `async def` stages on the loop; both within `timeout_ms`. A stage that raises, takes too long or
     returns no valid spec stops its own chain, and a `pipeline_warning` event says why (a log line, if nobody listens).
-    A failed step stops its chain with that outcome. Concurrency counts chains.
+    A failed step stops its chain with that outcome. Concurrency counts chains. `on_step` hears every outcome, also
+    those that another follows.
 
     Raises:
         TypeError: an item that is no JSON data; nothing has started.
     """
+    runner = StepRunner(executor, events=events, ledger=ledger, control=control)
+    return await run_chains(runner, items, stages, timeout_ms=timeout_ms, on_step=on_step)
+
+
+async def run_chains(
+    runner: StepRunner, items: Sequence[Any], stages: Sequence[Stage], *, timeout_ms: int, on_step: StepSink | None
+) -> list[StepOutcome | None]:
+    """`execute_pipeline` with a runner; the place of a step is `<index of the item>/<number of the stage>`."""
     if type(timeout_ms) is not int or timeout_ms < 1:
         raise UsageError(f"timeout_ms must be a whole number, 1 or more, got {timeout_ms!r}")
     for number, stage in enumerate(stages):
         if not callable(stage):
             raise UsageError(f"stages[{number}] is a {type(stage).__name__}, not a function of the context")
     frozen = [_frozen(index, item) for index, item in enumerate(items)]
-    events = None if events is None else tolerant(events)
     chain = tuple(stages)
+    tell = tolerant(on_step or _nobody)
     results: dict[int, StepOutcome | None] = {}
 
     async def advance(index: int) -> None:
         previous: StepOutcome | None = None
         for number, stage in enumerate(chain):
-            spec = await _next_spec(stage, _context(frozen[index], previous), timeout_ms, events, index, number)
+            answer = await _answer(stage, _context(frozen[index], previous), timeout_ms)
+            spec = _next_spec(answer, runner.tell, index, number)
             if spec is None:
                 break
-            previous = await run_step(executor, spec, events, ledger)
+            [parser] = parsers_of([answer])
+            counts = partial(_told, tell, index, number, parser)
+            previous = with_parsed(await runner.run(spec, counts, f"{index}/{number}"), parser)
             if not previous.success:
                 break
         results[index] = previous
 
-    await fan_out(len(frozen), executor.concurrency_hint(), advance)
+    await fan_out(len(frozen), runner.limit, advance)
+    await runner.settle()
     return [results[index] for index in range(len(frozen))]
+
+
+def _nobody(item: int, stage: int, outcome: StepOutcome) -> None:
+    return None
+
+
+def _told(tell: StepSink, item: int, stage: int, parser: Parser | None, outcome: StepOutcome) -> None:
+    tell(item, stage, with_parsed(outcome, parser))
 
 
 def _frozen(index: int, item: Any) -> bytes:
@@ -82,31 +114,37 @@ def _context(item: bytes, previous: StepOutcome | None) -> StageContext:
     return {"item": msgspec.json.decode(item), "previous": copy}
 
 
-async def _next_spec(
-    stage: Stage, context: StageContext, timeout_ms: int, events: EventSink | None, item: int, number: int
-) -> AgentStepSpec | None:
+async def _answer(stage: Stage, context: StageContext, timeout_ms: int) -> Any:
+    """What the stage returned, or what became of it as `_Raised`."""
     timer = asyncio.timeout(timeout_ms / 1000)
     answer = await call_foreign(_called(stage, context, timer), _Raised)
-    if isinstance(answer, _Raised):
-        late = f"it did not return within {timeout_ms} ms"
-        why = late if timer.expired() else f"it raised {described(answer.error)}"
-    elif answer is None:
+    if isinstance(answer, _Raised) and timer.expired():
+        return _Raised(answer.error, f"it did not return within {timeout_ms} ms")
+    return answer
+
+
+def _next_spec(answer: Any, tell: EventSink | None, item: int, number: int) -> AgentStepSpec | None:
+    """The spec in a stage's answer; None, and a warning that says why, where there is none."""
+    if answer is None:
         return None
+    if isinstance(answer, _Raised):
+        why = answer.why or f"it raised {described(answer.error)}"
     else:
         try:
             return parse_spec(answer)
         except InvalidSpecError as error:
             why = str(error)
     message = f"stage {number} of item {item}: {why}"
-    if events is None:
+    if tell is None:
         logger.warning(message)
     else:
-        events(event("pipeline_warning", item=item, stage=number, message=message))
+        tell(event("pipeline_warning", item=item, stage=number, message=message))
     return None
 
 
 class _Raised(msgspec.Struct, frozen=True):
     error: BaseException
+    why: str = ""
 
 
 async def _called(stage: Stage, context: StageContext, timer: asyncio.Timeout) -> Any:

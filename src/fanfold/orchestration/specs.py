@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from fanfold.contracts.codec import encode_readable
 from fanfold.contracts.steps import AgentStepSpec
 from fanfold.errors import InvalidSpecError
 from fanfold.kernel.plain_text import is_plain
@@ -14,8 +15,22 @@ from fanfold.nearest import did_you_mean
 MAX_TASK_ID = 256
 _FIELDS = AgentStepSpec.__struct_fields__
 _REQUIRED = ("task_id", "agent", "prompt")
+_LEAST = (("max_steps", 0), ("timeout_ms", 1), ("retries", 0))
+
+_any_json = msgspec.json.Decoder()
 
 SpecLike = AgentStepSpec | Mapping[str, Any]
+
+
+def listed(specs: Sequence[SpecLike]) -> Sequence[SpecLike]:
+    """The specs as a list that can be gone through more than once.
+
+    Raises:
+        InvalidSpecError: they are none.
+    """
+    if isinstance(specs, Mapping | str | bytes) or not isinstance(specs, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidSpecError("expected a list of specs, got one " + type(specs).__name__)
+    return list(specs)
 
 
 def parse_specs(specs: Sequence[SpecLike]) -> list[AgentStepSpec]:
@@ -25,9 +40,7 @@ def parse_specs(specs: Sequence[SpecLike]) -> list[AgentStepSpec]:
         InvalidSpecError: `invalid AgentStepSpec: specs[2].max_steps: ...`, for the first fault found; also for a
             `task_id` that occurs twice.
     """
-    if isinstance(specs, Mapping | str | bytes) or not isinstance(specs, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidSpecError("expected a list of specs, got one " + type(specs).__name__)
-    parsed = [parse_spec(each, index) for index, each in enumerate(specs)]
+    parsed = [parse_spec(each, index) for index, each in enumerate(listed(specs))]
     seen: dict[str, int] = {}
     for index, spec in enumerate(parsed):
         first = seen.setdefault(spec.task_id, index)
@@ -45,8 +58,12 @@ def parse_spec(source: SpecLike, index: int | None = None) -> AgentStepSpec:
     for field in ("task_id", "agent", "description", "prompt"):
         if not is_plain(getattr(spec, field)):
             raise InvalidSpecError("holds a lone surrogate, which is no text", index=index, field=field)
-    if spec.max_steps is not None and spec.max_steps < 0:
-        raise InvalidSpecError(f"must be 0 or more, got {spec.max_steps}", index=index, field="max_steps")
+    for field, least in _LEAST:
+        value = getattr(spec, field)
+        if value is not None and value < least:
+            raise InvalidSpecError(f"must be {least} or more, got {value}", index=index, field=field)
+    if spec.metadata is not None:
+        _require_json(spec.metadata, index)
     if spec.output_schema is None:
         return spec
     try:
@@ -54,6 +71,13 @@ def parse_spec(source: SpecLike, index: int | None = None) -> AgentStepSpec:
     except InvalidSpecError as error:
         raise InvalidSpecError(error.reason, index=index, field="output_schema") from error
     return spec if schema is spec.output_schema else msgspec.structs.replace(spec, output_schema=schema)
+
+
+def _require_json(metadata: object, index: int | None) -> None:
+    try:
+        encode_readable(metadata, _any_json)
+    except ValueError as error:
+        raise InvalidSpecError(f"must be JSON data: {error}", index=index, field="metadata") from error
 
 
 def _from_mapping(source: SpecLike, index: int | None) -> AgentStepSpec:

@@ -25,7 +25,7 @@ from fanfold.providers.frames import Frame, FrameCache
 from fanfold.providers.http import HttpTransport
 from fanfold.providers.reply import ReplyInProgress
 from fanfold.providers.route import HttpRoute, route_to
-from fanfold.providers.structured import EMIT_DESCRIPTION, EMIT_TOOL, capabilities_of, is_forced
+from fanfold.providers.structured import EMIT_DESCRIPTION, EMIT_TOOL, capabilities_of, is_forced, may_be_thought
 from fanfold.providers.tool_calls import arguments_text, replayed_arguments, replayed_name
 from fanfold.providers.usage import Count
 from fanfold.providers.wire_json import decoded
@@ -88,7 +88,11 @@ class AnthropicClient:
     async def generate(self, request: ModelRequest, deltas: DeltaSink | None = None) -> ModelReply:
         is_streaming = deltas is not None
         reply = ReplyInProgress(
-            self._route, _read_usage, is_forced=is_forced(self._capabilities, request), deltas=deltas
+            self._route,
+            _read_usage,
+            is_forced=is_forced(self._capabilities, request),
+            may_be_thought=may_be_thought(request),
+            deltas=deltas,
         )
         body = self.body(request, is_streaming)
         return await exchange(

@@ -18,6 +18,7 @@ from fanfold.providers.encoded import encoded
 from fanfold.providers.gguf import DEFAULT_MODEL_ID, find_model
 from fanfold.providers.llama import Job, Shape, acquire, default_threads, load_runtime, release
 from fanfold.providers.openai import ChatMessages
+from fanfold.providers.structured import may_be_thought
 from fanfold.providers.tool_calls import CallAssembly, finished_calls
 
 DEFAULT_CONTEXT_TOKENS = 4096
@@ -78,7 +79,7 @@ class LocalClient:
             raise LifecycleError(f"the client of {self._name} is closed")
         loop = asyncio.get_running_loop()
         finished: asyncio.Future[None] = loop.create_future()
-        answer = _Answer(self._name, _forwarder(loop, finished, deltas))
+        answer = _Answer(self._name, may_be_thought(request), _forwarder(loop, finished, deltas))
 
         def settle(error: Exception | None) -> None:
             if finished.done():
@@ -230,8 +231,9 @@ _STOPS: dict[str, StopReason] = {"stop": "stop", "length": "length", "tool_calls
 class _Answer:
     """Collects chunks on the worker's thread; read on the loop after the last one."""
 
-    def __init__(self, name: str, tell: Callable[[str, str], None] | None) -> None:
+    def __init__(self, name: str, may_be_thought: bool, tell: Callable[[str, str], None] | None) -> None:
         self._name = name
+        self._may_be_thought = may_be_thought
         self._tell = tell
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -261,12 +263,14 @@ class _Answer:
 
     def reply(self) -> ModelReply:
         text, calls = "".join(self._text), finished_calls(self._calls.calls)
-        if not text.strip() and not calls and self._stop != "length":
+        reasoning = "".join(self._reasoning)
+        is_said = calls or text.strip() or (self._may_be_thought and reasoning.strip())
+        if not is_said and self._stop != "length":
             # Asking again would give the same: the model is deterministic.
             raise self._error("the model said nothing", kind="protocol")
         return ModelReply(
             text=text,
-            reasoning="".join(self._reasoning),
+            reasoning=reasoning,
             calls=calls,
             stop_reason=self._stop,
             usage=self._usage,

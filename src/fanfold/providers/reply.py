@@ -18,7 +18,7 @@ class ReplyInProgress:
     """Filled by either wire, from one whole answer or from a stream.
 
     With `is_forced`, the arguments of the forced tool call are the reply's text, so that callers treat all
-    structured modes alike.
+    structured modes alike. With `may_be_thought`, reasoning alone is a reply.
     """
 
     def __init__(
@@ -27,6 +27,7 @@ class ReplyInProgress:
         read_usage: Callable[[bytes], WireUsage],
         *,
         is_forced: bool,
+        may_be_thought: bool,
         deltas: DeltaSink | None,
     ) -> None:
         self.stop: StopReason | None = None
@@ -35,6 +36,7 @@ class ReplyInProgress:
         """How often something was said."""
         self._route = route
         self._is_forced = is_forced
+        self._may_be_thought = may_be_thought
         self._deltas = deltas
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -74,11 +76,13 @@ class ReplyInProgress:
             text, fragments = _object_text(fragments[0].arguments), []
         if stop in ("stop", "tool_calls"):
             stop = "tool_calls" if fragments else "stop"
-        if not fragments and not text.strip() and stop not in _MAY_BE_EMPTY:
+        reasoning = "".join(self._reasoning)
+        is_said = fragments or text.strip() or (self._may_be_thought and reasoning.strip())
+        if not is_said and stop not in _MAY_BE_EMPTY:
             raise self._useless("200, but its model said nothing: no text and no tool call")
         return ModelReply(
             text=text,
-            reasoning="".join(self._reasoning),
+            reasoning=reasoning,
             calls=finished_calls(fragments) if fragments else (),
             stop_reason=stop,
             usage=self.usage.counted(),

@@ -30,3 +30,9 @@ def is_forced(capabilities: ModelCapabilities, request: ModelRequest) -> bool:
     """Whether this call forces the emit tool. Not where the model may use other tools: they must stay usable,
     so the caller asks for the JSON in words."""
     return capabilities.structured == "forced_tool" and request.output_schema is not None and not request.tools
+
+
+def may_be_thought(request: ModelRequest) -> bool:
+    """Whether a reply of reasoning alone counts: some servers deliver a JSON answer there, where its asker looks for
+    it. Any other reply without text is empty, and worth another try."""
+    return request.output_schema is not None

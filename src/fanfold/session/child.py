@@ -1,26 +1,36 @@
-"""TaskExecutor: the local end of the executor seam. A step is a child session whose facts stay in memory."""
+"""TaskExecutor: the local end of the executor seam. A step is a child session.
+
+Its facts stay in memory, but for a step of a resumable call (`within`), which keeps them and lets the step go on.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
 from fanfold.contracts.agents import AgentDefinition
+from fanfold.contracts.codec import encode_json
 from fanfold.contracts.events import AgentEvent, event
+from fanfold.contracts.facts import Fact
 from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
 from fanfold.env import HostEnv
 from fanfold.errors import FanfoldError
 from fanfold.foreign import described
+from fanfold.kernel.fold import fold
+from fanfold.kernel.journal import usage_of
 from fanfold.kernel.schema import OutputSchema, compile_schema
-from fanfold.kernel.state import EMPTY, SessionState
-from fanfold.kernel.structured import answer_contract, extract, failure_text, repair_prompt
-from fanfold.protocols import BudgetGuard, EventSink, FactLog
+from fanfold.kernel.state import SessionState
+from fanfold.kernel.structured import Extraction, answer_contract, extract, failure_text, repair_prompt
+from fanfold.orchestration.ledger import TokenLedger
+from fanfold.protocols import AgentExecutor, EventSink, FactLog, StepFacts
 from fanfold.session.builtin_agents import find_agent
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects, Surroundings
 from fanfold.session.inbox import Inbox
+from fanfold.session.kept_thread import KeptThread
 from fanfold.session.limiter import Limiter, Slot
 from fanfold.session.setup import AgentSetup
 
@@ -31,8 +41,7 @@ SetupFor = Callable[[AgentDefinition, AgentStepSpec], AgentSetup]
 
 
 class TaskExecutor:
-    """Runs steps as children of one session, on its limiter and with its inbox. Made anew for each fan-out, so that
-    each has its own `guard`."""
+    """Runs steps as children of one session, on its limiter and with its inbox."""
 
     def __init__(
         self,
@@ -43,8 +52,8 @@ class TaskExecutor:
         limiter: Limiter,
         inbox: Inbox,
         env: HostEnv,
-        approvals: Any = "park",
-        guard: BudgetGuard | None = None,
+        approvals: Literal["park", "refuse"] = "park",
+        streams_partials: bool = False,
         parent_session_id: str = "",
     ) -> None:
         self._agents = agents
@@ -53,22 +62,34 @@ class TaskExecutor:
         self._limiter = limiter
         self._inbox = inbox
         self._env = env
-        self._approvals = approvals
-        self._guard = guard
+        self._approvals: Literal["park", "refuse"] = approvals
+        self._streams_partials = streams_partials
+        self._ledger: TokenLedger | None = None
         self._parent_session_id = parent_session_id
 
     def concurrency_hint(self) -> int:
         return self._limiter.slots
 
-    async def execute_step(self, spec: AgentStepSpec, events: EventSink | None = None) -> StepOutcome:
+    def charging(self, ledger: TokenLedger | None) -> "TaskExecutor":
+        """This executor with a ledger that its model calls draw on."""
+        charging = copy.copy(self)
+        charging._ledger = ledger
+        return charging
+
+    def within(self, facts: StepFacts) -> AgentExecutor:
+        return _Within(self, facts)
+
+    async def execute_step(
+        self, spec: AgentStepSpec, events: EventSink | None = None, *, kept: StepFacts | None = None
+    ) -> StepOutcome:
         agent = find_agent(spec.agent, self._agents)
         if agent is None:
-            return failed(spec, f"Task failed: Unknown agent type: '{spec.agent}'")
+            return failed(spec, f"Task failed: Unknown agent type: '{spec.agent}'", usage=NO_USAGE)
         async with self._limiter.slot() as slot:
             start = self._env.clock.monotonic_ms()
             self._emit_start(spec, events, self._env.clock.now_ms())
             try:
-                outcome = await self._run(spec, agent, slot, events, start)
+                outcome = await self._run(spec, agent, slot, events, start, kept)
             except BaseException as error:
                 # Exactly one end for each start, whatever happens.
                 is_cancelled = isinstance(error, asyncio.CancelledError)
@@ -78,28 +99,43 @@ class TaskExecutor:
             return outcome
 
     async def _run(
-        self, spec: AgentStepSpec, agent: AgentDefinition, slot: Slot, events: EventSink | None, start: int
+        self,
+        spec: AgentStepSpec,
+        agent: AgentDefinition,
+        slot: Slot,
+        events: EventSink | None,
+        start: int,
+        kept: StepFacts | None,
     ) -> StepOutcome:
         child: _Child | None = None
+        usage, prices = NO_USAGE, None
         try:
-            child = _Child(spec, self._setup_for(agent, spec), self._surroundings(spec, slot, events))
-            return await child.run(self._new_log(), lambda: self._env.clock.monotonic_ms() - start)
+            setup = self._setup_for(agent, spec)
+            prices = setup.prices
+            child = _Child(spec, setup, self._surroundings(spec, slot, events, kept))
+            outcome = await child.run(self._new_log(), kept)
         except FanfoldError as error:
-            usage = child.usage if child is not None else NO_USAGE
-            duration = self._env.clock.monotonic_ms() - start
-            return failed(spec, f"Task failed: {error}", usage=usage, duration_ms=duration)
+            outcome = failed(spec, f"Task failed: {error}")
+        if child is not None:
+            usage = child.usage
+        cost = None if prices is None else prices.of(usage)
+        return replace(outcome, usage=usage, cost_usd=cost, duration_ms=self._env.clock.monotonic_ms() - start)
 
-    def _surroundings(self, spec: AgentStepSpec, slot: Slot, events: EventSink | None) -> Surroundings:
+    def _surroundings(
+        self, spec: AgentStepSpec, slot: Slot, events: EventSink | None, kept: StepFacts | None
+    ) -> Surroundings:
         session_id = child_session_id(spec.task_id)
         return Surroundings(
             session_id=session_id,
             env=self._env,
             inbox=self._inbox,
             approvals=self._approvals,
-            guard=self._guard,
+            ledger=self._ledger,
             emit=None if events is None else _Progress(spec.task_id, session_id, events),
             id_prefix=f"{session_id}/",
             slot=slot,
+            streams_partials=self._streams_partials,
+            idempotency_prefix="" if kept is None else kept.key,
         )
 
     def _emit_start(self, spec: AgentStepSpec, events: EventSink | None, started_ms: int) -> None:
@@ -133,6 +169,20 @@ class TaskExecutor:
             )
 
 
+class _Within:
+    """The executor for one step whose facts are kept."""
+
+    def __init__(self, executor: TaskExecutor, kept: StepFacts) -> None:
+        self._executor = executor
+        self._kept = kept
+
+    def concurrency_hint(self) -> int:
+        return self._executor.concurrency_hint()
+
+    async def execute_step(self, spec: AgentStepSpec, events: EventSink | None = None) -> StepOutcome:
+        return await self._executor.execute_step(spec, events, kept=self._kept)
+
+
 class _Child:
     """One step's run: drive to an answer, then, where a schema asks for it, to a valid value."""
 
@@ -145,28 +195,44 @@ class _Child:
         self.usage: Usage = NO_USAGE
         """Of the model calls so far, also when the step fails."""
 
-    async def run(self, log: FactLog, elapsed_ms: Callable[[], int]) -> StepOutcome:
+    async def run(self, log: FactLog, kept: StepFacts | None) -> StepOutcome:
         held = await log.hold(self._around.session_id)
-        driver = Driver(self._setup, self._effects, held, EMPTY)
-        state = await self._answer(driver, self._first_prompt())
-        outcome = _judged(self._spec, state)
+        facts: Sequence[Fact] = ()
+        if kept is not None and (self._setup.specs or kept.recorded):  # without tools there is nothing to keep
+            thread = held = KeptThread(held, kept)
+            facts = await thread.take_up(self._setup.limits)
+        driver = Driver(self._setup, self._effects, held, fold(facts))
+        if facts:
+            self.usage = usage_of(facts) - driver.state.usage
+            self._demand_schema(is_repair=driver.state.turn > 1)
+            state = await self._driven(driver)
+        else:
+            state = await self._answer(driver, self._first_prompt())
+        outcome = _judged(self._spec, state, may_be_thought=self._schema is not None)
         if outcome.success and self._schema is not None:
             outcome = await self._structured(driver, self._schema, outcome)
-        anchors = tuple(self._effects.anchors.values()) or None
-        return replace(outcome, usage=self.usage, duration_ms=elapsed_ms(), source_anchors=anchors)
+        return replace(outcome, source_anchors=tuple(self._effects.anchors.values()) or None)
 
     def _first_prompt(self) -> str:
-        if self._schema is None:
+        self._demand_schema(is_repair=False)
+        if self._schema is None or self._setup.model.capabilities.structured == "json_schema":
             return self._spec.prompt
-        mode = self._setup.model.capabilities.structured
-        if mode == "json_schema" or (mode == "forced_tool" and not self._setup.specs):
-            self._effects.output_schema = self._schema.wire_schema
-            if mode == "json_schema":
-                return self._spec.prompt
         return f"{self._spec.prompt}\n\n{answer_contract(self._schema)}"
+
+    def _demand_schema(self, *, is_repair: bool) -> None:
+        """Have the provider enforce the schema, where it can and tools are not in the way."""
+        mode = self._setup.model.capabilities.structured
+        can_now = mode != "forced_tool" or is_repair or not self._setup.specs
+        if self._schema is not None and can_now:
+            self._effects.output_schema = self._schema.wire_schema
+        self._effects.partials = None if is_repair else self._schema
+        self._effects.is_repair = is_repair
 
     async def _answer(self, driver: Driver, prompt: str) -> SessionState:
         await driver.ask(prompt)
+        return await self._driven(driver)
+
+    async def _driven(self, driver: Driver) -> SessionState:
         before = self.usage
         try:
             return await driver.drive()
@@ -174,17 +240,17 @@ class _Child:
             self.usage = before + driver.state.usage
 
     async def _structured(self, driver: Driver, schema: OutputSchema, outcome: StepOutcome) -> StepOutcome:
-        found = extract(outcome.output, schema)
-        for _ in range(REPAIR_ROUNDS):
+        found = _found(driver.state, schema)
+        for _ in range(driver.state.turn - 1, REPAIR_ROUNDS):  # a resumed step may have had some
             if found.is_valid:
                 break
-            if self._setup.model.capabilities.structured != "prompt":
-                self._effects.output_schema = schema.wire_schema
+            self._demand_schema(is_repair=True)
             state = await self._answer(driver, repair_prompt(found, schema))
-            found = extract(state.text, schema)
+            found = _found(state, schema)
             outcome = replace(outcome, output=state.text or outcome.output)
         if found.is_valid:
-            return replace(outcome, structured=found.value)
+            output = outcome.output if outcome.output.strip() else encode_json(found.value).decode()
+            return replace(outcome, structured=found.value, output=output)
         why = failure_text(found, REPAIR_ROUNDS)
         if self._setup.model.capabilities.structured == "prompt":
             why += " (a server that can enforce a schema is asked to by structured_output of its provider)"
@@ -199,10 +265,15 @@ _WHY_FAILED: Mapping[str, str] = {
 }
 
 
-def _judged(spec: AgentStepSpec, state: SessionState) -> StepOutcome:
+def _found(state: SessionState, schema: OutputSchema) -> Extraction:
+    # Reasoning that was cut off came to no answer: what it holds is a draft.
+    return extract(state.text, schema, state.reasoning if state.stop_reason == "stop" else "")
+
+
+def _judged(spec: AgentStepSpec, state: SessionState, *, may_be_thought: bool) -> StepOutcome:
     """An outcome of the finished turn; an answer that did not come to its end is no success."""
     why = _WHY_FAILED.get(state.stop_reason)
-    if why is None and not state.text.strip():
+    if why is None and not state.text.strip() and not (may_be_thought and state.reasoning.strip()):
         why = "child agent returned no final output"
     if why is not None:
         return failed(spec, f"Task failed: {why}" + (f"\n\n{state.text}" if state.text else ""))

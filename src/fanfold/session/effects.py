@@ -1,6 +1,7 @@
 """Effects: one coroutine per Action. Each does its piece of the world and returns the facts of what happened."""
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import msgspec
@@ -34,12 +35,15 @@ from fanfold.contracts.steps import SourceAnchor
 from fanfold.env import HostEnv
 from fanfold.errors import BudgetExhaustedError, FanfoldError, InternalError, ParkedError, ProviderError
 from fanfold.foreign import call_foreign, described, logger, tolerant
+from fanfold.kernel.schema import OutputSchema
 from fanfold.kernel.state import SessionState
 from fanfold.kernel.transcript import as_plain_text, excerpt
-from fanfold.protocols import BudgetDenial, BudgetGuard, DeltaSink, EventSink, ToolScope
+from fanfold.orchestration.ledger import BudgetDenial, Reservation, TokenLedger
+from fanfold.protocols import DeltaSink, EventSink, ToolScope
 from fanfold.session.gate import Gate
 from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, question_of
 from fanfold.session.limiter import Slot
+from fanfold.session.partials import PartialObjects
 from fanfold.session.setup import AgentSetup
 from fanfold.session.sound import no_reply, sound_output, sound_reply
 
@@ -60,12 +64,15 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     env: HostEnv
     inbox: Inbox
     approvals: Literal["park", "refuse"] = "park"
-    guard: BudgetGuard | None = None
+    ledger: TokenLedger | None = None
     emit: EventSink | None = None
     streams_text: bool = False
+    streams_partials: bool = False
     id_prefix: str = ""
     """Put before call ids in the inbox, so that calls of different children cannot be confused."""
     slot: Slot | None = None
+    idempotency_prefix: str = ""
+    """Stands before the keys of tool calls; empty: the session id."""
     memo: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
@@ -93,8 +100,13 @@ class Effects:
         self._hear = None if around.emit is None else tolerant(around.emit)
         self._gate = Gate(setup)
         self._turns = 0
+        self._key_prefix = around.idempotency_prefix or around.session_id
         self.output_schema: JsonObject | None = None
         """Set while the answer has to be JSON."""
+        self.partials: OutputSchema | None = None
+        """Set while the answer that is to match it is shown as it streams."""
+        self.is_repair = False
+        """Set once only the answer's form is at stake: no tools then, which would also keep it from being forced."""
         self.anchors: dict[tuple[str, str], SourceAnchor] = {}
         """Places that successful tools read, in order, without repeats."""
 
@@ -102,19 +114,28 @@ class Effects:
 
     async def call_model(self, state: SessionState, *, with_tools: bool) -> NewFact:
         """Raises BudgetExhaustedError before the call when the guard refuses, ProviderError when it fails."""
-        self._check(state)
+        reservation = await self._reserve(state)
         self._turns += 1
         emit = self._hear
         if emit is not None:
             emit(event("turn_start", turn=self._turns))
-        deltas = _Deltas(emit, self._turns) if emit is not None and self._around.streams_text else None
+        deltas = None if emit is None else self._deltas(emit)
         request = self._request(state, with_tools=with_tools)
-        reply = await self._generate(request, deltas)
-        usage = self._record(reply, state)
+        usage: Usage | None = None
+        try:
+            reply = await self._generate(request, deltas)
+            usage = _usage_of(reply, state)
+        finally:
+            _settle(reservation, usage)
         if emit is not None:
             emit(event("turn_end", turn=self._turns, usage=usage.to_dict()))
         place = f"{state.turn}:{state.cycle}"
         return NewFact(f"model:{place}", f"infer:{place}", self._as_turn(reply, usage))
+
+    def _deltas(self, emit: EventSink) -> DeltaSink | None:
+        if self.partials is not None and self._around.streams_partials:
+            return PartialObjects(emit, self.partials)
+        return _Deltas(emit, self._turns) if self._around.streams_text else None
 
     async def _generate(self, request: ModelRequest, deltas: DeltaSink | None = None) -> ModelReply:
         return sound_reply(await call_foreign(self._setup.model.generate(request, deltas), _no_answer))
@@ -127,7 +148,7 @@ class Effects:
             model=setup.model_id,
             system=setup.system,
             transcript=state.transcript,
-            tools=setup.specs if with_tools else (),
+            tools=setup.specs if with_tools and not self.is_repair else (),
             output_schema=self.output_schema,
             max_output_tokens=setup.max_output_tokens,
             temperature=setup.temperature,
@@ -153,22 +174,19 @@ class Effects:
         call, *also = (self._gate.record(each) for each in reply.calls)
         return ToolTurn(text=reply.text, reasoning=reply.reasoning, usage=usage, call=call, also=tuple(also))
 
-    def _check(self, state: SessionState) -> None:
-        guard = self._around.guard
-        denial = None if guard is None else guard.check_before_llm(self._around.session_id, state.context_tokens)
-        if denial is not None:
-            self._emit_denial(denial)
-            raise BudgetExhaustedError(resource=denial.resource, reason=denial.reason)
-
-    def _record(self, reply: ModelReply, state: SessionState) -> Usage:
-        usage = _estimated(reply, state) if reply.usage is None else reply.usage
-        if self._around.guard is not None:
-            self._around.guard.record_after_llm(self._around.session_id, usage)
-        return usage
+    async def _reserve(self, state: SessionState) -> Reservation | None:
+        """Room for a model call in the shared budget; the step's slot is free while it waits for some."""
+        ledger, slot = self._around.ledger, self._around.slot
+        if ledger is None:
+            return None
+        room = await ledger.reserve(state.context_tokens, nullcontext if slot is None else slot.given_back)
+        if isinstance(room, BudgetDenial):
+            self._emit_denial(room)
+            raise BudgetExhaustedError(resource=room.resource, reason=room.reason)
+        return room
 
     async def compact(self, state: SessionState, kept_messages: int) -> NewFact:
         """Never fails for the summariser's sake: without a summary the transcript's two ends stand in for it."""
-        self._check(state)
         if state.transcript is None:
             raise InternalError("a compaction was decided on an empty transcript")
         messages = list(state.transcript)
@@ -180,11 +198,14 @@ class Effects:
             transcript=append(None, UserMessage(summary)),
             session_id=self._around.session_id,
         )
+        reservation = await self._reserve(state)
         try:
             reply = await self._generate(request)
-            summary, usage = reply.text or summary, self._record(reply, state)
+            summary, usage = reply.text or summary, _usage_of(reply, state)
         except ProviderError:
             pass  # the excerpt stands
+        finally:
+            _settle(reservation, usage)
         self._emit("context_compacted", before_messages=len(messages), after_messages=kept_messages + 1)
         payload = Compacted(
             summary=f"[summary of the conversation so far]\n{summary}", kept_messages=kept_messages, usage=usage
@@ -226,7 +247,7 @@ class Effects:
         scope = ToolScope(
             session_id=self._around.session_id,
             call_id=call.id,
-            idempotency_key=f"{self._around.session_id}:{state.turn}:{state.cycle}:{call.id}",
+            idempotency_key=f"{self._key_prefix}:{state.turn}:{state.cycle}:{call.id}",
             emit=self._hear or _nobody,
             may_read=self._gate.may_read,
         )
@@ -242,12 +263,12 @@ class Effects:
                 self.anchors.setdefault((tool, place), SourceAnchor(tool=tool, url_or_path=place))
 
     def _tool_denial(self, call: RecordedCall) -> str | None:
-        guard = self._around.guard
-        denial = None if guard is None else guard.check_before_tool(self._around.session_id, call.name)
+        ledger = self._around.ledger
+        denial = None if ledger is None else ledger.tool_denial()
         if denial is None:
             return None
         self._emit_denial(denial)
-        return f"Budget exhausted on '{denial.resource}': {denial.reason}"
+        return str(denial)
 
     def deny(self, state: SessionState, call: RecordedCall) -> NewFact:
         place = f"{state.turn}:{state.cycle}:{call.id}"
@@ -340,6 +361,15 @@ def confirmation_fact(call_id: str, approval: Approval, length: int) -> NewFact:
 
 def answer_fact(call_id: str, text: str, length: int) -> NewFact:
     return NewFact(f"a-{length}", None, QuestionAnswered(question_id=call_id, text=text))
+
+
+def _settle(reservation: Reservation | None, usage: Usage | None) -> None:
+    if reservation is not None:
+        reservation.settle(usage)
+
+
+def _usage_of(reply: ModelReply, state: SessionState) -> Usage:
+    return _estimated(reply, state) if reply.usage is None else reply.usage
 
 
 def _estimated(reply: ModelReply, state: SessionState) -> Usage:

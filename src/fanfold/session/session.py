@@ -10,7 +10,6 @@ from fanfold.contracts.agents import AgentDefinition
 from fanfold.contracts.events import AgentResult, event
 from fanfold.contracts.facts import NewFact, RecordedCall
 from fanfold.contracts.record import JsonObject
-from fanfold.contracts.steps import ParallelResult, StepOutcome
 from fanfold.env import HostEnv
 from fanfold.errors import CorruptLogError, StorageError, UsageError
 from fanfold.kernel.fold import fold
@@ -18,17 +17,13 @@ from fanfold.kernel.plain_text import is_plain
 from fanfold.kernel.state import EMPTY, SessionState
 from fanfold.kernel.transcript import as_history
 from fanfold.options import SessionOptions
-from fanfold.orchestration.ledger import TokenLedger
-from fanfold.orchestration.mapping import MapItem, MapResult, MapRow, MapStep, execute_map
-from fanfold.orchestration.parallel import execute_steps_parallel
-from fanfold.orchestration.pipeline import STAGE_TIMEOUT_MS, Stage, execute_pipeline
-from fanfold.orchestration.specs import SpecLike
 from fanfold.portal import Portal, blocking, on_loop
-from fanfold.protocols import AgentExecutor, EventSink, FactLog, HeldThread, ItemJournal
+from fanfold.protocols import EventSink, FactLog, HeldThread
 from fanfold.session.child import TaskExecutor
 from fanfold.session.closing import Closing, close_all
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects, Surroundings, answer_fact, confirmation_fact
+from fanfold.session.fan_outs import FanOuts
 from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, PendingQuestion, is_question, question_of
 from fanfold.session.limiter import Limiter
 from fanfold.session.operations import Operations
@@ -36,7 +31,7 @@ from fanfold.session.setup import Composer
 from fanfold.session.stream import EventBuffer, EventStream
 
 
-class Session:
+class Session(FanOuts):
     """Made by `Agent.session`. Every operation exists as `x_async` and as blocking `x`."""
 
     def __init__(
@@ -54,30 +49,41 @@ class Session:
         max_parallel_tasks: int,
         on_close: Callable[["Session"], Coroutine[Any, Any, None]],
     ) -> None:
-        self.portal = portal
-        self._session_id = session_id
+        operations, inbox = Operations(session_id), Inbox()
+        executor = TaskExecutor(
+            agents=agents,
+            setup_for=composer.for_step,
+            new_log=new_child_log,
+            limiter=Limiter(max_parallel_tasks),
+            inbox=inbox,
+            env=env,
+            approvals=options.approvals or "park",
+            streams_partials=bool(options.stream_partials),
+            parent_session_id=session_id,
+        )
+        super().__init__(
+            portal=portal,
+            session_id=session_id,
+            executor=executor,
+            store=options.session_store,
+            env=env,
+            operations=operations,
+        )
         self._workspace = workspace
         self._options = options
         self._env = env
         self._log = log
         self._composer = composer
-        self._agents = agents
-        self._new_child_log = new_child_log
-        self._limiter = Limiter(max_parallel_tasks)
         self._on_close = on_close
-        self._operations = Operations(session_id)
+        self._operations = operations
         self._closing = Closing(portal)
         self._answering = asyncio.Lock()
-        self._inbox = Inbox()
+        self._inbox = inbox
         self._state: SessionState = EMPTY
         self._lineage: object = None
         self._memo: dict[str, Any] = {}
 
     # ---- identity ----
-
-    @property
-    def session_id(self) -> str:
-        return self._session_id
 
     @property
     def workspace(self) -> str:
@@ -194,90 +200,6 @@ class Session:
 
     answer_question = blocking(answer_question_async)
 
-    # ---- orchestration ----
-
-    def agent_executor(self) -> AgentExecutor:
-        """The built-in executor: steps as children of this session."""
-        return self._executor(None)
-
-    @on_loop
-    async def parallel_async(
-        self,
-        specs: Sequence[SpecLike],
-        budget_tokens: int | None = None,
-        *,
-        executor: AgentExecutor | None = None,
-        events: EventSink | None = None,
-    ) -> Any:
-        """Fan out; the outcomes in input order. With `budget_tokens` a `ParallelResult` of `outcomes` and `budget`,
-        all steps drawing on one ledger (seed 000)."""
-        ledger = None if budget_tokens is None else TokenLedger(budget_tokens)
-        outcomes = await self._operations.run(
-            execute_steps_parallel(
-                executor or self._executor(ledger), specs, events=events, ledger=ledger if executor else None
-            ),
-            is_exclusive=False,
-        )
-        return outcomes if ledger is None else ParallelResult(outcomes=outcomes, budget=ledger.snapshot())
-
-    parallel = blocking(parallel_async)
-
-    @on_loop
-    async def pipeline_async(
-        self,
-        items: Sequence[Any],
-        stages: Sequence[Stage],
-        *,
-        executor: AgentExecutor | None = None,
-        timeout_ms: int = STAGE_TIMEOUT_MS,
-        events: EventSink | None = None,
-    ) -> list[StepOutcome | None]:
-        """Each item through the stages, without a barrier between them; see `execute_pipeline`."""
-        work = execute_pipeline(executor or self._executor(None), items, stages, timeout_ms=timeout_ms, events=events)
-        return await self._operations.run(work, is_exclusive=False)
-
-    pipeline = blocking(pipeline_async)
-
-    @on_loop
-    async def map_async(
-        self,
-        items: Sequence[MapItem | Mapping[str, Any]],
-        steps: Sequence[MapStep | Mapping[str, Any]],
-        *,
-        journal: ItemJournal | None = None,
-        budget_tokens: int | None = None,
-        executor: AgentExecutor | None = None,
-        events: EventSink | None = None,
-        on_row: Callable[[int, MapRow], None] | None = None,
-    ) -> MapResult:
-        """A chain of steps over many items, each finished item journaled; see `execute_map`."""
-        ledger = None if budget_tokens is None else TokenLedger(budget_tokens)
-        work = execute_map(
-            executor or self._executor(ledger),
-            items,
-            steps,
-            journal=journal,
-            ledger=ledger if executor else None,
-            events=events,
-            on_row=on_row,
-        )
-        return await self._operations.run(work, is_exclusive=False)
-
-    map = blocking(map_async)
-
-    def _executor(self, ledger: TokenLedger | None) -> TaskExecutor:
-        return TaskExecutor(
-            agents=self._agents,
-            setup_for=self._composer.for_step,
-            new_log=self._new_child_log,
-            limiter=self._limiter,
-            inbox=self._inbox,
-            env=self._env,
-            approvals=self._options.approvals or "park",
-            guard=ledger,
-            parent_session_id=self._session_id,
-        )
-
     # ---- end ----
 
     async def close_async(self) -> None:
@@ -293,7 +215,7 @@ class Session:
         self._closing.block(self._shut_down)
 
     async def _shut_down(self) -> None:
-        await close_all([self._operations.close, lambda: self._on_close(self)])
+        await close_all([self._operations.close, self.abandon_workflows, lambda: self._on_close(self)])
 
     def is_closed(self) -> bool:
         return self._closing.is_begun

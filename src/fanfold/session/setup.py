@@ -8,6 +8,7 @@ import msgspec
 from fanfold.contracts.agents import AgentDefinition
 from fanfold.contracts.messages import ToolSpec
 from fanfold.contracts.policy import PermissionPolicy
+from fanfold.contracts.settings import Prices
 from fanfold.contracts.steps import AgentStepSpec
 from fanfold.kernel.decide import Limits
 from fanfold.kernel.permissions import unknown_rules, visible_tools
@@ -38,12 +39,14 @@ class AgentSetup(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     temperature: float | None = None
     max_output_tokens: int | None = None
+    prices: Prices | None = None
 
 
 class ResolvedModel(msgspec.Struct, frozen=True):
     reference: str
     """`provider/model-id`"""
     client: ModelClient
+    prices: Prices | None = None
 
     @property
     def model_id(self) -> str:
@@ -133,6 +136,7 @@ class Composer:
             limits=Limits.of(rounds, capabilities.context_tokens),
             temperature=self._options.temperature,
             max_output_tokens=self._options.max_output_tokens,
+            prices=model.prices,
         )
 
     def _warn_once(self, reference: str, who: str) -> None:

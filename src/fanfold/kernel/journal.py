@@ -1,0 +1,210 @@
+"""The fold of a workflow's journal: records in, what is finished, what was cut off and what was spent out.
+
+Pure but for its own state, which only `absorb` and `take` change.
+"""
+
+import base64
+import zlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from fanfold.contracts.codec import decode_fact, encode_json, read_json
+from fanfold.contracts.facts import Compacted, Fact, QuestionTurn, TextTurn, ToolTurn
+from fanfold.contracts.journal import Asked, Ended, JournalRecord, Lived, Opened
+from fanfold.contracts.messages import NO_USAGE, Usage
+from fanfold.contracts.steps import AgentStepSpec, StepOutcome, child_session_id
+from fanfold.contracts.workflow import SCHEMA_VERSION
+from fanfold.errors import CheckpointRefusedError
+from fanfold.kernel.step_identity import digest
+
+SPECS_IN_ONE_RECORD = 1_000
+
+_decoder = msgspec.json.Decoder(JournalRecord)
+_outcomes = msgspec.json.Decoder(StepOutcome)
+_specs = msgspec.json.Decoder(list[AgentStepSpec])
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """A step's end, as the journal has it."""
+
+    place: str
+    identity: str
+    outcome: StepOutcome
+    ms: int
+
+
+class Thread(msgspec.Struct):
+    """The turns of one step that has not succeeded yet."""
+
+    identity: str
+    facts: list[Fact]
+    usage: Usage
+    """What of them is counted in `spent`."""
+    has_failed: bool = False
+    """An attempt at it has ended since."""
+
+
+class JournalView:
+    """What the journal of `workflow_id` says."""
+
+    def __init__(self, workflow_id: str) -> None:
+        self.workflow_id = workflow_id
+        self.opened: Opened | None = None
+        self.succeeded: dict[str, Recorded] = {}
+        """By place; the newest success there, whatever was tried since."""
+        self.failed: dict[str, Recorded] = {}
+        """By place; only where the last attempt failed."""
+        self.threads: dict[str, Thread] = {}
+        """By place; steps under way, cut off or failed in the middle."""
+        self.asked: list[Asked] = []
+        self.spent = NO_USAGE
+        self.cost_usd: float | None = None
+        self.newest_ms = 0
+        self._salt = f"fanfold step v{SCHEMA_VERSION}\0{workflow_id}\0"
+
+    # ---- reading ----
+
+    def absorb(self, records: Iterable[bytes]) -> None:
+        """Take in what was read from a store.
+
+        Raises:
+            CheckpointRefusedError: a record is of a later version, of another workflow, changed, or none of ours.
+        """
+        for number, data in enumerate(records, 1):
+            try:
+                record = read_json(data, _decoder)
+                self._take(record)
+            except ValueError as error:
+                raise self._refused(f"record {number} cannot be read: {error}") from error
+        if self.opened is None and self.newest_ms:
+            raise self._refused("it does not begin with the record that names its workflow")
+
+    def _take(self, record: JournalRecord) -> None:
+        match record:
+            case Ended():
+                self._take_end(record)
+            case Lived():
+                self.take_facts(record.at, record.id, [decode_fact(bytes(raw)) for raw in record.facts])
+            case Asked():
+                self.asked.append(record)
+            case Opened():
+                self._take_opening(record)
+
+    def _take_opening(self, record: Opened) -> None:
+        if record.version > SCHEMA_VERSION:
+            raise self._refused(
+                f"it has schema version {record.version} but this build supports at most {SCHEMA_VERSION}"
+            )
+        if record.workflow != self.workflow_id:
+            raise self._refused(f"it is keyed to '{record.workflow}', not '{self.workflow_id}'")
+        self.opened = record
+        self.newest_ms = max(self.newest_ms, record.at_ms)
+
+    def _take_end(self, record: Ended) -> None:
+        outcome = read_json(record.o, _outcomes)
+        place = record.at or outcome.task_id
+        if record.seal != self._seal(place, record.id, record.o):
+            raise self._refused(f"the result of step '{place}' is not the one that was recorded")
+        if self.opened is None:
+            raise self._refused("it does not begin with the record that names its workflow")
+        if not outcome.session_id:
+            outcome = msgspec.structs.replace(outcome, session_id=child_session_id(outcome.task_id))
+        self.take_end(Recorded(place, record.id, outcome, self.opened.at_ms + record.ms))
+
+    # ---- what comes in, from a store or from the run itself ----
+
+    def take_end(self, end: Recorded) -> None:
+        self.newest_ms = max(self.newest_ms, end.ms)
+        thread = self.threads.get(end.place)
+        if thread is not None and thread.identity != end.identity:
+            thread = None
+            del self.threads[end.place]
+        usage = end.outcome.usage or NO_USAGE
+        if thread is not None and usage.total_tokens < thread.usage.total_tokens:
+            usage = thread.usage  # it was stopped, and told less than its turns did
+        self.spent += usage if thread is None else usage - thread.usage
+        if end.outcome.cost_usd is not None:
+            before = self.failed.get(end.place) if thread is not None and thread.has_failed else None
+            counted = 0.0 if before is None else before.outcome.cost_usd or 0.0
+            self.cost_usd = (self.cost_usd or 0.0) + end.outcome.cost_usd - counted
+        if end.outcome.success:
+            self.succeeded[end.place] = end
+            self.failed.pop(end.place, None)
+            self.threads.pop(end.place, None)
+            return
+        self.failed[end.place] = end
+        if thread is not None:
+            thread.usage = usage
+            thread.has_failed = True
+
+    def take_facts(self, place: str, identity: str, facts: Sequence[Fact]) -> None:
+        thread = self.threads.get(place)
+        if thread is None or thread.identity != identity or (facts and facts[0].seq == 1):
+            thread = self.threads[place] = Thread(identity, [], NO_USAGE)
+        thread.facts += facts
+        usage = usage_of(facts)
+        thread.usage += usage
+        self.spent += usage
+
+    # ---- writing ----
+
+    def opening(self, at_ms: int) -> bytes:
+        self.opened = Opened(self.workflow_id, SCHEMA_VERSION, at_ms)
+        self.newest_ms = max(self.newest_ms, at_ms)
+        return encode_json(self.opened)
+
+    def ending(self, end: Recorded) -> bytes:
+        """The record of `end`."""
+        outcome = end.outcome
+        if outcome.session_id == child_session_id(outcome.task_id):
+            outcome = msgspec.structs.replace(outcome, session_id="")
+        written = msgspec.Raw(encode_json(outcome))
+        return encode_json(
+            Ended(
+                at="" if end.place == outcome.task_id else end.place,
+                id=end.identity,
+                seal=self._seal(end.place, end.identity, written),
+                ms=end.ms - (0 if self.opened is None else self.opened.at_ms),
+                o=written,
+            )
+        )
+
+    def _seal(self, place: str, identity: str, outcome: msgspec.Raw) -> str:
+        return digest(f"{self._salt}{place}\0{identity}\0".encode() + bytes(outcome))
+
+    def _refused(self, reason: str) -> CheckpointRefusedError:
+        return CheckpointRefusedError(workflow_id=self.workflow_id, reason=reason)
+
+
+def asking(scope: str, specs: Sequence[AgentStepSpec]) -> list[bytes]:
+    """The records of what was asked, in pieces, so that none grows without bound."""
+    pieces = (specs[start : start + SPECS_IN_ONE_RECORD] for start in range(0, len(specs), SPECS_IN_ONE_RECORD))
+    return [
+        encode_json(Asked(scope=scope, packed=base64.b64encode(zlib.compress(encode_json(list(piece)), 1)).decode()))
+        for piece in pieces
+    ]
+
+
+def asked_specs(view: JournalView) -> dict[str, AgentStepSpec]:
+    """By place, the newest spec that was asked there."""
+    specs: dict[str, AgentStepSpec] = {}
+    for record in view.asked:
+        try:
+            found = read_json(zlib.decompress(base64.b64decode(record.packed)), _specs)
+        except (ValueError, zlib.error) as error:
+            raise CheckpointRefusedError(
+                workflow_id=view.workflow_id, reason=f"a list of its specs cannot be read: {error}"
+            ) from error
+        specs.update({record.scope + spec.task_id: spec for spec in found})
+    return specs
+
+
+def usage_of(facts: Iterable[Fact]) -> Usage:
+    """What the model calls behind `facts` took."""
+    total = NO_USAGE
+    for fact in facts:
+        payload = fact.payload
+        if isinstance(payload, TextTurn | ToolTurn | QuestionTurn | Compacted) and payload.usage is not None:
+            total += payload.usage
+    return total

@@ -1,0 +1,23 @@
+"""What makes a step the same step: a digest of its meaning (decisions 3.6)."""
+
+import hashlib
+
+import msgspec
+
+from fanfold.contracts.steps import AgentStepSpec
+
+DIGEST_CHARS = 32
+"""128 bits in hex: SHA-256 cut as RFC 6920 does for its suite sha-256-128."""
+MEANING = ("agent", "prompt", "max_steps", "output_schema", "model")
+"""The fields that count. Where it stands (`task_id`), what it is called, and how long to try do not."""
+
+_encode = msgspec.json.Encoder(order="sorted").encode  # a schema means the same whatever the order of its keys
+
+
+def step_identity(spec: AgentStepSpec) -> str:
+    return digest(_encode((spec.agent, spec.prompt, spec.max_steps, spec.output_schema, spec.model)))
+
+
+def digest(data: bytes) -> str:
+    """32 hex digits."""
+    return hashlib.sha256(data).hexdigest()[:DIGEST_CHARS]

@@ -1,0 +1,136 @@
+"""Group commit over any store: what is submitted while one append is on its way goes together in the next one.
+
+No timer: a record that finds the queue idle waits only for the tasks that are ready in the same turn of the loop; under
+load a batch is filled for as long as the store takes for the one before.
+"""
+
+import asyncio
+import copy
+from collections.abc import Callable
+
+from fanfold.errors import FencedError, StoreConflictError
+from fanfold.protocols import Lease, SessionStore
+
+ROOM = 256
+"""Records that may wait for their append before whoever brings one more has to wait too."""
+
+_Entry = tuple[bytes, Callable[[], None]]
+
+
+class AppendQueue:
+    """The only writer of one log."""
+
+    def __init__(self, store: SessionStore, log: str, last_seq: int, lease: Lease) -> None:
+        self._store = store
+        self._log = log
+        self._last_seq = last_seq
+        self._lease = lease
+        self._ahead: list[bytes] = []
+        self._entries: list[_Entry] = []
+        """Not durable yet, in their order."""
+        self._hopes: set[asyncio.Future[None]] = set()
+        self._watchers: list[asyncio.Future[None]] = []
+        """Of those who wait for the flusher to be done; one each, for `asyncio.wait` takes three times as long."""
+        self._flusher: asyncio.Task[None] | None = None
+        self._error: Exception | None = None
+        """Why the last append failed; its records are entries still."""
+        self.appends = 0
+        """How many went to the store."""
+
+    def precede(self, *records: bytes) -> None:
+        """Have `records` written in front of whatever is appended next: on their own they are worth no append."""
+        self._ahead += records
+
+    async def submit(self, record: bytes, on_written: Callable[[], None]) -> None:
+        """Have `record` written; `on_written` is called when it is durable, in the order of the log. Returns at once,
+        or when there is room.
+
+        Raises:
+            LogWriteError: an earlier append failed, and nobody was told yet. What it held is tried again with the next.
+            FencedError, StoreConflictError: somebody else has the log, and nothing will be written any more.
+        """
+        self._raise_error()
+        self._entries.append((record, on_written))
+        self._start()
+        if len(self._entries) > ROOM:
+            await self._idle()
+
+    async def append(self, record: bytes, on_written: Callable[[], None]) -> None:
+        """`submit`, and wait until it is durable, even if the caller is cancelled meanwhile: it is written all the same,
+        and whoever goes on from there must find it."""
+        landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def written() -> None:
+            on_written()
+            if not landed.done():
+                landed.set_result(None)
+
+        self._hopes.add(landed)
+        try:
+            await self.submit(record, written)
+            await asyncio.shield(landed)
+        except asyncio.CancelledError:
+            await asyncio.wait((landed,))
+            if not landed.cancelled():
+                landed.exception()  # seen
+            raise
+        finally:
+            self._hopes.discard(landed)
+
+    async def flush(self) -> None:
+        """Wait until everything that was submitted is durable. Raises as `submit`."""
+        self._raise_error()
+        self._start()
+        await self._idle()
+        self._raise_error()
+
+    def _start(self) -> None:
+        if self._entries and self._flusher is None:
+            self._flusher = asyncio.create_task(self._flush())
+
+    async def _idle(self) -> None:
+        while self._flusher is not None:
+            watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._watchers.append(watcher)
+            await watcher
+
+    def _raise_error(self) -> None:
+        error = self._error
+        if error is None:
+            return
+        if not isinstance(error, StoreConflictError | FencedError):
+            self._error = None
+        raise copy.copy(error)
+
+    async def _flush(self) -> None:
+        try:
+            while self._entries and self._error is None:
+                batch = tuple(self._entries)
+                self._error = await self._write([record for record, _ in batch])
+                if self._error is not None:
+                    self._disappoint(self._error)
+                    return
+                del self._entries[: len(batch)]
+                for _, on_written in batch:
+                    on_written()
+        finally:
+            self._flusher = None
+            watchers, self._watchers = self._watchers, []
+            for watcher in watchers:
+                if not watcher.done():
+                    watcher.set_result(None)
+
+    async def _write(self, records: list[bytes]) -> Exception | None:
+        ahead = tuple(self._ahead)
+        self.appends += 1
+        try:
+            self._last_seq = await self._store.append(self._log, self._last_seq, [*ahead, *records], self._lease)
+        except Exception as error:  # noqa: BLE001  whoever comes next raises it
+            return error
+        del self._ahead[: len(ahead)]
+        return None
+
+    def _disappoint(self, error: Exception) -> None:
+        for landed in self._hopes:
+            if not landed.done():
+                landed.set_exception(copy.copy(error))  # each task raises one of its own

@@ -1,0 +1,77 @@
+"""FanOutControl: a handle by which one fan-out, or one step of it, is cancelled while it runs."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from fanfold.errors import UsageError
+
+
+class StepScope:
+    """One step under way. It may be stopped at a deadline or by its control, and tells by which."""
+
+    def __init__(self, timer: asyncio.Timeout) -> None:
+        self.timer = timer
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.timer.reschedule(asyncio.get_running_loop().time())
+
+
+class FanOutControl:
+    """Give it to a call of `parallel`, `pipeline`, `parallel_resumable`, `map` or `workflow`, and keep it.
+
+    A cancelled step has the outcome of a failure, `Task cancelled by caller`; so has each step that a cancelled fan-out
+    did not start any more. The call itself returns as ever. Its methods may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._running: dict[StepScope, str] = {}
+        self._unwanted: set[str] = set()
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Cancel every running step, and start no other."""
+        self.is_cancelled = True
+        self._on_loop(lambda: list(self._running))
+
+    def cancel_step(self, task_id: str) -> None:
+        """Cancel the step now, or as soon as it would start."""
+        self._unwanted.add(task_id)
+        self._on_loop(lambda: [scope for scope, running in self._running.items() if running == task_id])
+
+    def is_running(self, task_id: str) -> bool:
+        return task_id in list(self._running.values())
+
+    def attach(self) -> None:
+        """Bind it to the running loop.
+
+        Raises:
+            UsageError: it is bound to another one.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop not in (None, loop):
+            raise UsageError("a FanOutControl belongs to one event loop; make another one for this call")
+        self._loop = loop
+
+    def is_unwanted(self, task_id: str) -> bool:
+        return self.is_cancelled or task_id in self._unwanted
+
+    def begin(self, task_id: str, scope: StepScope) -> None:
+        self._running[scope] = task_id
+
+    def end(self, scope: StepScope) -> None:
+        del self._running[scope]
+
+    def _on_loop(self, chosen: Callable[[], Sequence[StepScope]]) -> None:
+        """Cancel, on the loop, those that are `chosen` there."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return
+
+        def cancel() -> None:
+            for scope in chosen():
+                scope.cancel()
+
+        loop.call_soon_threadsafe(cancel)

@@ -1,0 +1,130 @@
+"""A workflow's journal: what is finished is recorded once, durably, and never run again.
+
+One log of a `SessionStore`, `workflow/<id>`, written under the lease of the same name; the fold of it is a
+`JournalView` (kernel). Every finished step is one record, and the turns of a step that uses tools go there too, so that
+one group commit makes the news of all steps durable.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Self
+
+import msgspec
+
+from fanfold.contracts.codec import encode_fact, encode_json
+from fanfold.contracts.facts import Fact
+from fanfold.contracts.journal import Lived
+from fanfold.contracts.steps import AgentStepSpec, StepOutcome
+from fanfold.env import HostEnv
+from fanfold.errors import StorageError, UsageError
+from fanfold.kernel.journal import JournalView, Recorded, asking
+from fanfold.kernel.plain_text import is_plain
+from fanfold.orchestration.append_queue import AppendQueue
+from fanfold.protocols import Lease, SessionStore
+
+KIND = "workflow"
+
+
+def log_name(workflow_id: str) -> str:
+    """Raises UsageError for an id that can name no workflow."""
+    if not isinstance(workflow_id, str) or not workflow_id.strip() or not is_plain(workflow_id):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"a workflow id must be text that is not blank, got {workflow_id!r}")
+    return f"{KIND}/{workflow_id}"
+
+
+async def read_journal(store: SessionStore, workflow_id: str) -> JournalView:
+    """The fold of what is recorded, without a lease: a look that changes nothing and may be had at any time.
+
+    Raises:
+        CheckpointRefusedError: no run may build on it.
+    """
+    view = JournalView(workflow_id)
+    view.absorb(await store.read(log_name(workflow_id)))
+    return view
+
+
+class WorkflowJournal:
+    """Held exclusively from `open` until `close`."""
+
+    def __init__(self, store: SessionStore, lease: Lease, view: JournalView, last_seq: int, env: HostEnv) -> None:
+        self.view = view
+        self._store = store
+        self._lease = lease
+        self._env = env
+        self._queue = AppendQueue(store, lease.name, last_seq, lease)
+        self._is_closed = False
+        if view.opened is None:
+            self._queue.precede(view.opening(env.clock.now_ms()))
+
+    @classmethod
+    async def open(cls, store: SessionStore, workflow_id: str, env: HostEnv) -> Self:
+        """Take the workflow and fold what it has.
+
+        Raises:
+            AlreadyActiveError: somebody runs it, here or in another process.
+            CheckpointRefusedError: its journal is of a later version, of another workflow, changed or damaged.
+        """
+        lease = await store.acquire(log_name(workflow_id))
+        try:
+            view = JournalView(workflow_id)
+            records = await store.read(lease.name)
+            view.absorb(records)
+        except BaseException:
+            await store.release(lease)
+            raise
+        return cls(store, lease, view, len(records), env)
+
+    @property
+    def appends(self) -> int:
+        """How many appends, each made durable, its records have taken so far."""
+        return self._queue.appends
+
+    def finished(self, place: str, identity: str) -> StepOutcome | None:
+        """The recorded success of that very step."""
+        known = self.view.succeeded.get(place)
+        return None if known is None or known.identity != identity else known.outcome
+
+    def ask(self, scope: str, specs: Sequence[AgentStepSpec]) -> None:
+        """Note what is going to run. It goes along with the next record: on its own it is worth no sync."""
+        self._queue.precede(*asking(scope, specs))
+
+    def now_ms(self) -> int:
+        return self._env.clock.now_ms()
+
+    async def record(self, end: Recorded, counts: Callable[[StepOutcome], None]) -> None:
+        """Record a finished step. Returns when there is room for another one; `counts` hears the outcome as soon as it
+        is durable. Raises as `AppendQueue.submit`."""
+
+        def written() -> None:
+            self.view.take_end(end)
+            counts(end.outcome)
+
+        await self._queue.submit(self.view.ending(end), written)
+
+    async def flush(self) -> None:
+        """Durable, all of it, when it returns."""
+        await self._queue.flush()
+
+    async def record_facts(self, place: str, identity: str, facts: Sequence[Fact]) -> None:
+        """Keep turns of a step under way. Durable when it returns."""
+        lines = tuple(msgspec.Raw(encode_fact(fact)[:-1]) for fact in facts)
+        record = encode_json(Lived(at=place, id=identity, facts=lines))
+        await self._queue.append(record, partial(self.view.take_facts, place, identity, facts))
+
+    async def close(self, *, is_over: bool = False) -> None:
+        """Let the workflow go, after all that was submitted is written. `is_over`: its journal has served its purpose
+        and is removed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            try:
+                await self._queue.flush()
+            except StorageError:
+                if is_over:
+                    raise
+                # Told already to those who recorded something; this was one more try for what is waiting.
+            if is_over:
+                await self._store.delete(self._lease.name, self._lease)
+        finally:
+            await self._store.release(self._lease)

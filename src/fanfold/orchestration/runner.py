@@ -1,0 +1,258 @@
+"""StepRunner: one step through the seam, with everything that the grammar promises of a step whoever runs it.
+
+Whatever the executor does, the answer is an outcome of that step; the ledger is asked and charged; `timeout_ms` and
+`retries` are kept; a step that the journal has finished is answered from it, and one that ends is recorded before it
+counts.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from fanfold.contracts.events import AgentEvent, event
+from fanfold.contracts.facts import Fact
+from fanfold.contracts.messages import NO_USAGE, Usage
+from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
+from fanfold.errors import StorageError
+from fanfold.foreign import call_foreign, described, tolerant
+from fanfold.kernel.journal import Recorded
+from fanfold.kernel.step_identity import step_identity
+from fanfold.orchestration.control import FanOutControl, StepScope
+from fanfold.orchestration.journal import WorkflowJournal
+from fanfold.orchestration.ledger import BudgetDenial, TokenLedger
+from fanfold.protocols import AgentExecutor, EventSink, ResumableExecutor
+
+Counts = Callable[[StepOutcome], None]
+
+
+class Tally(msgspec.Struct):
+    """What the steps of one runner came to so far."""
+
+    succeeded: int = 0
+    failed: int = 0
+    cached: int = 0
+    """Of those, how many were answered from the journal."""
+    usage: Usage = NO_USAGE
+    """Of those that were run."""
+    cost_usd: float | None = None
+    unpriced: int = 0
+
+    def take(self, outcome: StepOutcome, *, is_cached: bool = False) -> StepOutcome:
+        if outcome.success:
+            self.succeeded += 1
+        else:
+            self.failed += 1
+        if is_cached:
+            self.cached += 1
+            return outcome
+        if outcome.usage is not None:
+            self.usage += outcome.usage
+        if outcome.cost_usd is None:
+            self.unpriced += 1
+        else:
+            self.cost_usd = (self.cost_usd or 0.0) + outcome.cost_usd
+        return outcome
+
+
+class StepRunner:
+    """For one call of a combinator."""
+
+    def __init__(
+        self,
+        executor: AgentExecutor,
+        *,
+        events: EventSink | None = None,
+        ledger: TokenLedger | None = None,
+        control: FanOutControl | None = None,
+        journal: WorkflowJournal | None = None,
+        scope: str = "",
+    ) -> None:
+        """`ledger` is for executors that do not charge it themselves; `scope` stands before the places of the steps."""
+        self._executor = executor
+        self.tell = None if events is None else tolerant(events)
+        self._ledger = ledger
+        self._control = control or FanOutControl()
+        self._journal = journal
+        self.scope = scope
+        self.tally = Tally()
+        self._resumable = executor if isinstance(executor, ResumableExecutor) else None
+        self.limit = max(1, executor.concurrency_hint())
+        self._control.attach()
+
+    async def run(self, spec: AgentStepSpec, counts: Counts, place: str | None = None) -> StepOutcome:
+        """The outcome of the step at `place` (its task id, if it has no other).
+
+        `counts` hears it when it counts: at once, or with a journal when it is durable there. Meanwhile the caller may
+        go on with the next one; `settle` waits for all of them.
+
+        Raises:
+            StorageError: an outcome could not be recorded, so it does not count.
+        """
+        if self._journal is None:
+            outcome = self.tally.take(await self._attempts(self._executor, spec))
+            counts(outcome)
+            return outcome
+        where, identity = self.scope + (place or spec.task_id), step_identity(spec)
+        known = self._journal.finished(where, identity)
+        if known is not None:
+            self._tell("step_cached", spec, place=where)
+            counts(known)
+            return self.tally.take(known, is_cached=True)
+        if where in self._journal.view.succeeded:
+            self._tell("step_changed", spec, place=where)
+        executor, kept = self._executor, None
+        if self._resumable is not None:
+            kept = _KeptFacts(self._journal, where, identity)
+            executor = self._resumable.within(kept)
+        outcome = await self._attempts(executor, spec, kept)
+        await self._journal.record(Recorded(where, identity, outcome, self._journal.now_ms()), counts)
+        return self.tally.take(outcome)
+
+    async def settle(self) -> None:
+        """Return when every outcome counts. Raises as `run`."""
+        if self._journal is not None:
+            await self._journal.flush()
+
+    def recorded(self, spec: AgentStepSpec, place: str | None = None) -> StepOutcome | None:
+        """The outcome that the journal has of this very step, which `run` would answer with."""
+        if self._journal is None:
+            return None
+        return self._journal.finished(self.scope + (place or spec.task_id), step_identity(spec))
+
+    def _tell(self, kind: str, spec: AgentStepSpec, **payload: Any) -> None:
+        if self.tell is not None:
+            self.tell(event(kind, task_id=spec.task_id, **payload))
+
+    async def _attempts(
+        self, executor: AgentExecutor, spec: AgentStepSpec, kept: "_KeptFacts | None" = None
+    ) -> StepOutcome:
+        """The first success, or the last failure; with the usage of all attempts."""
+        earlier: Usage | None = None
+        for attempt in range(1, (spec.retries or 0) + 2):
+            outcome, is_final = await self._attempt(executor, spec)
+            if kept is not None:
+                kept.end_attempt()
+            if earlier is not None:
+                outcome = replace(outcome, usage=earlier + (outcome.usage or NO_USAGE))
+            if outcome.success or is_final or attempt > (spec.retries or 0):
+                return outcome
+            earlier = outcome.usage or NO_USAGE
+            self._tell("step_retry", spec, attempt=attempt + 1, reason=outcome.output)
+        raise AssertionError("a step has at least one attempt")
+
+    async def _attempt(self, executor: AgentExecutor, spec: AgentStepSpec) -> tuple[StepOutcome, bool]:
+        """An outcome, and whether another attempt would be pointless."""
+        if self._control.is_unwanted(spec.task_id):
+            return failed(spec, CANCELLED, usage=NO_USAGE), True
+        if self._ledger is None:
+            return await self._timed(executor, spec)
+        room = await self._ledger.reserve(len(spec.prompt) // 4)
+        if isinstance(room, BudgetDenial):
+            return failed(spec, f"Task failed: {room}", usage=NO_USAGE), True
+        if self._control.is_unwanted(spec.task_id):  # it was cancelled while it waited for room
+            room.settle(None)
+            return failed(spec, CANCELLED, usage=NO_USAGE), True
+        used: Usage | None = None
+        try:
+            outcome, is_final = await self._timed(executor, spec)
+            used = outcome.usage
+        finally:
+            room.settle(used)
+        return outcome, is_final or self._ledger.denial() is not None
+
+    async def _timed(self, executor: AgentExecutor, spec: AgentStepSpec) -> tuple[StepOutcome, bool]:
+        timer = asyncio.timeout(None if spec.timeout_ms is None else spec.timeout_ms / 1000)
+        scope = StepScope(timer)
+        events = self.tell if spec.timeout_ms is None else self._restarting(scope, spec, spec.timeout_ms / 1000)
+        self._control.begin(spec.task_id, scope)
+        try:
+            async with timer:
+                answer = await call_foreign(
+                    executor.execute_step(spec, events),
+                    lambda error: failed(spec, f"parallel branch panicked: {described(error)}"),
+                )
+        except TimeoutError:
+            if scope.is_cancelled:
+                return _sound(spec, failed(spec, CANCELLED)), True
+            return _sound(spec, failed(spec, f"Task failed: it did not end within {spec.timeout_ms} ms")), False
+        finally:
+            self._control.end(scope)
+        return _sound(spec, answer), False
+
+    def _restarting(self, scope: StepScope, spec: AgentStepSpec, seconds: float) -> EventSink:
+        """A listener by which a step's time begins when it says that it starts, and not while it waits for a slot."""
+        clock = asyncio.get_running_loop().time
+
+        def hear(item: AgentEvent) -> None:
+            if item.type == "subagent_start" and not scope.is_cancelled:
+                scope.timer.reschedule(clock() + seconds)
+            if self.tell is not None:
+                self.tell(item)
+
+        return hear
+
+
+class _KeptFacts:
+    """The facts of one step in the journal."""
+
+    def __init__(self, journal: WorkflowJournal, place: str, identity: str) -> None:
+        self._journal = journal
+        self._place = place
+        self._identity = identity
+        self._has_ended = False
+        """An attempt of this run has, of which the journal is not told: another one follows."""
+        self._error: StorageError | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self._journal.view.workflow_id}:{self._place}:{self._identity}"
+
+    @property
+    def recorded(self) -> list[Fact]:
+        thread = self._journal.view.threads.get(self._place)
+        return [] if thread is None or thread.identity != self._identity else list(thread.facts)
+
+    @property
+    def has_failed(self) -> bool:
+        thread = self._journal.view.threads.get(self._place)
+        return self._has_ended or (thread is not None and thread.has_failed)
+
+    async def record(self, facts: Sequence[Fact]) -> None:
+        try:
+            await self._journal.record_facts(self._place, self._identity, facts)
+        except StorageError as error:
+            self._error = error
+            raise
+
+    def end_attempt(self) -> None:
+        """Raises StorageError where the attempt failed for it: that is no failure of the step, and another attempt
+        would begin behind facts that may or may not be in the log."""
+        if self._error is not None:
+            raise self._error
+        self._has_ended = True
+
+
+def _sound(spec: AgentStepSpec, answer: object) -> StepOutcome:
+    """The answer as an outcome of this step; one of tokens that nobody reported has them estimated."""
+    if not isinstance(answer, StepOutcome) or answer.task_id != spec.task_id:
+        return failed(spec, f"the executor answered with {_describe(answer)} instead of the outcome of this step")
+    if not answer.session_id:
+        answer = replace(answer, session_id=child_session_id(spec.task_id))
+    return answer if answer.usage is not None else replace(answer, usage=_estimate(spec, answer))
+
+
+def _estimate(spec: AgentStepSpec, outcome: StepOutcome) -> Usage:
+    """Bytes / 4, as the session does for a model that reports nothing: unknown is not zero."""
+    prompt, completion = 1 + len(spec.prompt) // 4, 1 + len(outcome.output) // 4
+    return Usage(
+        prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion, is_estimated=True
+    )
+
+
+def _describe(answer: object) -> str:
+    if isinstance(answer, StepOutcome):
+        return f"the outcome of '{answer.task_id}'"
+    return f"a {type(answer).__name__}"
