@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks import fact_log, fan_out, start_up, tool_loop
+from benchmarks import durable, fact_log, fan_out, latency, resume, start_up, tool_loop
 from benchmarks.table import HEAD, LEGEND
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -23,6 +23,9 @@ MEASURED = {
     "tool_loop": tool_loop.measure,
     "start_up": start_up.measure,
     "fact_log": fact_log.measure,
+    "durable": durable.measure,
+    "resume": resume.measure,
+    "latency": latency.measure,
 }
 WITH_TABLES_OF_THEIR_OWN = ("http_client",)
 LIBRARIES = ("aiohttp", "msgspec", "openai")

@@ -11,18 +11,16 @@ measures only the CPU.
 import asyncio
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.costs import Cost, Variant, in_turns
+from benchmarks.costs import Variant, in_turns
 from benchmarks.table import HEAD, LEGEND, Row, ratio_row
 from fanfold.contracts.codec import encode_json
 from fanfold.contracts.facts import NewFact, TextTurn
@@ -60,13 +58,19 @@ async def _many_at_once(stack: AsyncExitStack, directory: Path) -> list[Row]:
         },
         REPETITIONS,
     )
-    appends = WRITERS * PER_WRITER
+    per = (WRITERS * PER_WRITER, WRITERS * PER_WRITER)
     what = f"durable appends, {WRITERS} sessions at once, wall"
     return [
-        _by_wall(
-            f"{what} (2x: half of the raw rate)", costs["ours"], costs["plain"], "raw, json.dumps", per=appends, limit=2
+        ratio_row(
+            f"{what} (2x: half of the raw rate)",
+            costs["ours"],
+            costs["plain"],
+            "raw, json.dumps",
+            per=per,
+            limit=2,
+            by_wall=True,
         ),
-        _by_wall(what, costs["ours"], costs["lean"], "raw, our encoder", per=appends, limit=2.5),
+        ratio_row(what, costs["ours"], costs["lean"], "raw, our encoder", per=per, limit=2.5, by_wall=True),
     ]
 
 
@@ -93,7 +97,8 @@ async def _long_and_empty(stack: AsyncExitStack, directory: Path) -> Row:
         {name: _one_by_one(await _held(stack, log, name)) for name in ("long", "empty")}, REPETITIONS
     )
     what = f"durable append to a log of {LONG_LOG:,} facts, wall"
-    return _by_wall(what, costs["long"], costs["empty"], "to an empty one", per=ONE_BY_ONE, limit=1.5)
+    per = (ONE_BY_ONE, ONE_BY_ONE)
+    return ratio_row(what, costs["long"], costs["empty"], "to an empty one", per=per, limit=1.5, by_wall=True)
 
 
 async def _in_memory(runs: int = 20_000) -> Row:
@@ -106,21 +111,6 @@ async def _in_memory(runs: int = 20_000) -> Row:
     us = 1e6 * (time.process_time() - started) / runs
     what = "log of a child of a fan-out: made, held, appended to, released"
     return Row(what=what, fanfold=f"{us / 1000:.3g} ms", figure=us, unit=" us", limit=10)
-
-
-def _by_wall(
-    what: str,
-    ours: Sequence[Cost],
-    theirs: Sequence[Cost],
-    against: str,
-    *,
-    per: int,
-    limit: float,
-) -> Row:
-    """A disk is waited for, so its row is judged by the wall and not by the CPU."""
-    ratios = [mine.wall_s / other.wall_s for mine, other in zip(ours, theirs, strict=True)]
-    row = ratio_row(what, ours, theirs, against, per=(per, per), limit=limit)
-    return replace(row, figure=statistics.median(ratios))
 
 
 async def _held(stack: AsyncExitStack, log: JsonlFactLog, name: str) -> JsonlThread:

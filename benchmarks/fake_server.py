@@ -1,7 +1,8 @@
 """A chat-completions server that costs next to nothing and answers by rule, on loopback, in a process of its own.
 
 It answers `answer(newest message)`; while fewer `add` results follow the prompt than `loop_prompt` asked for, it calls
-`add` instead. Only what HTTP clients of a benchmark send is understood: POST with a content length.
+`add` instead. Each answer may be held back for some milliseconds, as a model's is. Only what HTTP clients of a
+benchmark send is understood: POST with a content length.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -60,7 +62,8 @@ def _message(asked: list[Asked]) -> dict[str, Any]:
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self) -> None:
+    def __init__(self, latency_ms: int) -> None:
+        self._latency_s = latency_ms / 1000
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
 
@@ -80,19 +83,23 @@ class Connection(asyncio.Protocol):
             body = bytes(received[start:stop])
             del received[:stop]
             assert self._transport is not None
-            self._transport.write(reply_to(body))
+            if self._latency_s:
+                asyncio.get_running_loop().call_later(self._latency_s, self._transport.write, reply_to(body))
+            else:
+                self._transport.write(reply_to(body))
 
 
-async def serve() -> None:
-    server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0, backlog=4096)
+async def serve(latency_ms: int) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(partial(Connection, latency_ms), "127.0.0.1", 0, backlog=4096)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
     await server.serve_forever()
 
 
 @contextmanager
-def fake_server() -> Iterator[str]:
+def fake_server(latency_ms: int = 0) -> Iterator[str]:
     """The base URL of a server that runs until the context is left."""
-    command = [sys.executable, "-m", "benchmarks.fake_server"]
+    command = [sys.executable, "-m", "benchmarks.fake_server", str(latency_ms)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -102,4 +109,4 @@ def fake_server() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    asyncio.run(serve(int(sys.argv[1])))

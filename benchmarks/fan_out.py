@@ -9,17 +9,14 @@ from benchmarks.fake_server import fake_server
 from benchmarks.opened import agent_on
 from benchmarks.stub_model import StubModel
 from benchmarks.table import Row, ratio_row
-from benchmarks.workload import answer, bounded, prompt
-from fanfold import AgentStepSpec, ModelClient
+from benchmarks.workload import answer, answers, bounded, outputs, specs
+from fanfold import ModelClient
 
 STEPS = 1_000
 AT_ONCE = 64
 REPETITIONS = 5
 REPETITIONS_WITHOUT_NETWORK = 15
-SPECS = [
-    AgentStepSpec(task_id=f"t{index}", agent="general", description="d", prompt=prompt(index), max_steps=2)
-    for index in range(STEPS)
-]
+SPECS = specs(STEPS)
 
 
 async def measure() -> list[Row]:
@@ -62,8 +59,7 @@ async def _ours(stack: AsyncExitStack, model: str | ModelClient) -> Variant:
     session = await agent.session_async(workspace, max_parallel_tasks=AT_ONCE)
 
     async def run() -> None:
-        for spec, outcome in zip(SPECS, await session.parallel_async(SPECS), strict=True):
-            assert outcome.output == answer(spec.prompt), outcome.output
+        assert outputs(await session.parallel_async(SPECS)) == answers(SPECS)
 
     return run
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from benchmarks.workload import AddTool
-from fanfold import Agent, ModelClient
+from fanfold import Agent, FileSessionStore, ModelClient, Session
 
 
 @asynccontextmanager
@@ -26,3 +26,15 @@ async def agent_on(model: str | ModelClient) -> AsyncIterator[tuple[Agent, Path]
             made = await Agent.create_async(models={"stub/stub": model}, tools=tools)
         async with made as agent:
             yield agent, Path(workspace)
+
+
+@asynccontextmanager
+async def durable_session(model: str | ModelClient, at_once: int) -> AsyncIterator[tuple[Session, Path]]:
+    """A session with a `session_store`, and the directory of that store."""
+    async with agent_on(model) as (agent, workspace):
+        directory = workspace / "store"
+        store = FileSessionStore(directory)
+        try:
+            yield await agent.session_async(workspace, max_parallel_tasks=at_once, session_store=store), directory
+        finally:
+            await store.close()

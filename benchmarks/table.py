@@ -10,7 +10,7 @@ HEAD = "| what | fanfold | baseline | wall | figure | limit | aim | |\n|---|---|
 LEGEND = (
     "CPU (user + system) of the measured process, medians of interleaved repetitions; `wall` is fanfold / baseline. "
     "A figure with an `x` is the median of the ratios of the single repetitions, so that both sides of each ratio saw "
-    "the same machine."
+    "the same machine. A limit is the most that a figure may be, and with `>=` the least."
 )
 
 
@@ -25,18 +25,24 @@ class Row:
     """Of `figure`, `limit` and `aim`."""
     limit: float
     aim: float | None = None
+    is_floor: bool = False
+    """The figure may not be below `limit`, rather than not above it."""
 
     def __str__(self) -> str:
-        limits = (f"{value:g}{self.unit}" if value is not None else "" for value in (self.limit, self.aim))
+        sign = ">= " if self.is_floor else ""
+        limits = (f"{sign}{value:g}{self.unit}" if value is not None else "" for value in (self.limit, self.aim))
         figure = f"{self.figure:.3g}{self.unit}"
         cells = (self.what, self.fanfold, self.baseline, self.wall, figure, *limits, self.verdict)
         return f"| {' | '.join(cells)} |"
 
     @property
     def verdict(self) -> str:
-        if self.figure > self.limit:
+        if not self._keeps(self.limit):
             return "**missed**"
-        return "aim met" if self.aim is not None and self.figure <= self.aim else "ok"
+        return "aim met" if self.aim is not None and self._keeps(self.aim) else "ok"
+
+    def _keeps(self, bound: float) -> bool:
+        return self.figure >= bound if self.is_floor else self.figure <= bound
 
 
 def ratio_row(
@@ -48,10 +54,15 @@ def ratio_row(
     per: tuple[int, int],
     limit: float,
     aim: float | None = None,
+    by_wall: bool = False,
 ) -> Row:
-    """`ours` over `theirs` per unit of work; `per` is how many units one repetition did, of ours and of theirs."""
+    """`ours` over `theirs` per unit of work; `per` is how many units one repetition did, of ours and of theirs.
+
+    `by_wall`: judged by the wall and not by the CPU, because a disk or a clock is waited for.
+    """
     mine, other = per
-    ratios = [a.cpu_s / mine / (b.cpu_s / other) for a, b in zip(ours, theirs, strict=True)]
+    pairs = zip(ours, theirs, strict=True)
+    ratios = [(a.wall_s / b.wall_s if by_wall else a.cpu_s / b.cpu_s) * other / mine for a, b in pairs]
     return Row(
         what=what,
         fanfold=_milliseconds([cost.cpu_s / mine for cost in ours]),

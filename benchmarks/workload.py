@@ -3,10 +3,11 @@
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from fanfold.contracts.messages import ToolOutput, ToolSpec
 from fanfold.contracts.record import JsonObject
+from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.protocols import ToolScope
 
 SYSTEM = "You are a helper. Answer in one line."
@@ -20,6 +21,22 @@ def prompt(index: int) -> str:
 def answer(asked: str) -> str:
     """The one right answer to `asked`, so that no mixed-up reply goes unseen."""
     return "h:" + hashlib.sha256(asked.encode()).hexdigest()[:16]
+
+
+def specs(count: int) -> list[AgentStepSpec]:
+    """That many one-turn steps."""
+    return [
+        AgentStepSpec(task_id=f"t{index}", agent="general", description="d", prompt=prompt(index), max_steps=2)
+        for index in range(count)
+    ]
+
+
+def answers(asked: Sequence[AgentStepSpec]) -> list[str]:
+    return [answer(spec.prompt) for spec in asked]
+
+
+def outputs(outcomes: Sequence[StepOutcome]) -> list[str]:
+    return [outcome.output for outcome in outcomes]
 
 
 def loop_prompt(rounds: int) -> str:

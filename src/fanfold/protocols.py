@@ -7,7 +7,7 @@ import msgspec
 
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.facts import Fact, NewFact
-from fanfold.contracts.messages import ModelReply, ModelRequest, ToolOutput, ToolSpec
+from fanfold.contracts.messages import ModelReply, ModelRequest, ToolOutput, ToolSpec, Usage
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 
@@ -243,6 +243,11 @@ class StepFacts(Protocol):
     @property
     def has_failed(self) -> bool:
         """An attempt has ended behind the recorded facts."""
+        ...
+
+    def go_on(self) -> Usage:
+        """Tell that the attempt goes on from the recorded facts; returns what of their usage is its own to tell, for
+        no earlier attempt of this call has."""
         ...
 
     async def record(self, facts: Sequence[Fact]) -> None:

@@ -148,7 +148,7 @@ def test_on_a_terminal_only_a_clear_yes_deletes(fanfold: Fanfold, serve: Serve, 
 def test_what_cannot_be_resumed_is_listed_with_the_reason_refused_and_can_be_deleted(
     fanfold: Fanfold, serve: Serve, tmp_path: Path
 ) -> None:
-    record(fanfold, serve, tmp_path, "good", "spoilt")
+    record(fanfold, serve, tmp_path, "good", *["spoilt"] * 3)
 
     async def copy() -> None:
         async with FileSessionStore(tmp_path / ".a3s/sessions") as store:
@@ -156,7 +156,10 @@ def test_what_cannot_be_resumed_is_listed_with_the_reason_refused_and_can_be_del
 
     asyncio.run(copy())
     spoilt = tmp_path / LOGS / "spoilt.jsonl"
-    spoilt.write_bytes(spoilt.read_bytes().replace(b"api is", b"api was", 1))
+    first, second, *rest = spoilt.read_bytes().split(
+        b'"k":"specs"'
+    )  # in the middle: damage at its end would be a torn end
+    spoilt.write_bytes(b'"k":"specs"'.join([first, second, *(b" " + each for each in rest)]))
     listed = fanfold("checkpoints", "list").out
     assert "it is keyed to 'good', not 'stolen'" in listed
     assert "log 'workflow/spoilt' is corrupt" in listed

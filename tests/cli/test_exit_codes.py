@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from fanfold.cli import main
 from fanfold.cli.endings import FailedStepsError, NotThereError, StoppedBySignal
 from fanfold.cli.exit_codes import ExitCode, exit_code_of
 from fanfold.cli.hints import hint_of
@@ -87,6 +88,11 @@ def test_a_hint_of_its_own_wins_over_the_general_one() -> None:
 def test_no_code_is_undocumented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     assert [code for code in ExitCode if f"| {int(code)} |" not in page] == []
+
+
+def test_no_command_is_undocumented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert [name for name in main.cli.list_commands(click.Context(main.cli)) if f"`fanfold {name}" not in page] == []
 
 
 def test_an_unknown_command_is_a_usage_error_on_stderr(fanfold: Fanfold) -> None:

@@ -13,6 +13,7 @@ from fanfold.errors import (
     StoreConflictError,
 )
 
+
 def hint_of(error: BaseException) -> str | None:
     if isinstance(error, FanfoldError | StoppedBySignal):
         return error.hint or _by_kind(error)

@@ -23,7 +23,6 @@ from fanfold.orchestration.map_plan import MapPlan, plan_map
 from fanfold.orchestration.mapping import MapItem, MapRow, MapStep
 from fanfold.session.session import Session
 
-
 _ID_CHARS = 16
 
 
@@ -39,7 +38,7 @@ class Job:
 
     def meant(self, default_model: str) -> list[MapStep]:
         """The steps, each with its model: it is part of what was asked."""
-        return [replace(step, model=step.model or default_model) for step in self.steps]
+        return [replace(step, model=default_model) if step.model is None else step for step in self.steps]
 
 
 async def run_job(job: Job, view: View, tally: Tally) -> list[Row]:
@@ -74,7 +73,7 @@ async def plan_job(job: Job) -> MapPlan:
 
 
 def workflow_id(steps: Sequence[MapStep]) -> str:
-    """What this chain of steps is recorded as. Short, for people type it: the places in its journal tell the steps too."""
+    """What this chain of steps is recorded as; short, for people type it, and its places tell the steps as well."""
     return f"map-{digest(encode_json([step.to_dict() for step in steps]))[:_ID_CHARS]}"
 
 

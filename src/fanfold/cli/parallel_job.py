@@ -37,7 +37,7 @@ class Job:
     @property
     def meant(self) -> list[AgentStepSpec]:
         """The steps with --model in them: it is part of what was asked, so other answers than its own do not count."""
-        return [replace(step, model=step.model or self.model) for step in self.steps]
+        return [replace(step, model=self.model) if step.model is None else step for step in self.steps]
 
 
 async def run_job(job: Job, view: View, tally: Tally) -> tuple[list[StepOutcome], BudgetSnapshot | None]:

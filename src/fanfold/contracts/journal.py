@@ -6,6 +6,8 @@
 
 import msgspec
 
+from fanfold.contracts.messages import Usage
+
 Digest = str
 """128 bits in hex."""
 
@@ -32,6 +34,10 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     """Over workflow, place, identity and the bytes of the outcome."""
     ms: int
     """Since the workflow's first record."""
+    u: Usage | None = None
+    """What of the outcome's usage no earlier record counts; absent: all of it."""
+    c: float | None = None
+    """Likewise of its cost."""
     o: msgspec.Raw
     """The `StepOutcome`, its session id left out where it follows from the task id."""
 

@@ -32,6 +32,10 @@ class Recorded(msgspec.Struct, frozen=True):
     identity: str
     outcome: StepOutcome
     ms: int
+    spent: Usage | None = None
+    """What of its usage no earlier record counts; None: all of it."""
+    cost_usd: float | None = None
+    """Likewise of its cost."""
 
 
 class Thread(msgspec.Struct):
@@ -39,10 +43,10 @@ class Thread(msgspec.Struct):
 
     identity: str
     facts: list[Fact]
-    usage: Usage
-    """What of them is counted in `spent`."""
     has_failed: bool = False
-    """An attempt at it has ended since."""
+    """An attempt at it has ended behind them."""
+    cost_usd: float = 0.0
+    """What the ends of attempts have counted of it."""
 
 
 class JournalView:
@@ -110,7 +114,7 @@ class JournalView:
             raise self._refused("it does not begin with the record that names its workflow")
         if not outcome.session_id:
             outcome = msgspec.structs.replace(outcome, session_id=child_session_id(outcome.task_id))
-        self.take_end(Recorded(place, record.id, outcome, self.opened.at_ms + record.ms))
+        self.take_end(Recorded(place, record.id, outcome, self.opened.at_ms + record.ms, record.u, record.c))
 
     # ---- what comes in, from a store or from the run itself ----
 
@@ -118,16 +122,12 @@ class JournalView:
         self.newest_ms = max(self.newest_ms, end.ms)
         thread = self.threads.get(end.place)
         if thread is not None and thread.identity != end.identity:
-            thread = None
             del self.threads[end.place]
-        usage = end.outcome.usage or NO_USAGE
-        if thread is not None and usage.total_tokens < thread.usage.total_tokens:
-            usage = thread.usage  # it was stopped, and told less than its turns did
-        self.spent += usage if thread is None else usage - thread.usage
-        if end.outcome.cost_usd is not None:
-            before = self.failed.get(end.place) if thread is not None and thread.has_failed else None
-            counted = 0.0 if before is None else before.outcome.cost_usd or 0.0
-            self.cost_usd = (self.cost_usd or 0.0) + end.outcome.cost_usd - counted
+            thread = None
+        self.spent += end.outcome.usage or NO_USAGE if end.spent is None else end.spent
+        cost = end.outcome.cost_usd if end.cost_usd is None else end.cost_usd
+        if cost is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + cost
         if end.outcome.success:
             self.succeeded[end.place] = end
             self.failed.pop(end.place, None)
@@ -135,17 +135,16 @@ class JournalView:
             return
         self.failed[end.place] = end
         if thread is not None:
-            thread.usage = usage
             thread.has_failed = True
+            thread.cost_usd = end.outcome.cost_usd or 0.0
 
     def take_facts(self, place: str, identity: str, facts: Sequence[Fact]) -> None:
         thread = self.threads.get(place)
-        if thread is None or thread.identity != identity or (facts and facts[0].seq == 1):
-            thread = self.threads[place] = Thread(identity, [], NO_USAGE)
+        if thread is None or thread.identity != identity or facts[0].seq == 1:
+            thread = self.threads[place] = Thread(identity, [])
         thread.facts += facts
-        usage = usage_of(facts)
-        thread.usage += usage
-        self.spent += usage
+        thread.has_failed = False
+        self.spent += usage_of(facts)
 
     # ---- writing ----
 
@@ -166,6 +165,8 @@ class JournalView:
                 id=end.identity,
                 seal=self._seal(end.place, end.identity, written),
                 ms=end.ms - (0 if self.opened is None else self.opened.at_ms),
+                u=end.spent,
+                c=end.cost_usd,
                 o=written,
             )
         )

@@ -56,8 +56,8 @@ class AppendQueue:
             await self._idle()
 
     async def append(self, record: bytes, on_written: Callable[[], None]) -> None:
-        """`submit`, and wait until it is durable, even if the caller is cancelled meanwhile: it is written all the same,
-        and whoever goes on from there must find it."""
+        """`submit`, and wait until it is durable, also when the caller is cancelled: it is written all the same, and
+        whoever goes on from there must find it."""
         landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def written() -> None:

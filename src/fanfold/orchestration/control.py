@@ -15,7 +15,8 @@ class StepScope:
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        self.timer.reschedule(asyncio.get_running_loop().time())
+        if not self.timer.expired():  # its time was up in this very turn of the loop: it is being stopped
+            self.timer.reschedule(asyncio.get_running_loop().time())
 
 
 class FanOutControl:

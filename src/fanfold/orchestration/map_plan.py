@@ -7,7 +7,7 @@ from fanfold.contracts.messages import NO_USAGE
 from fanfold.contracts.record import Record
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.contracts.workflow import PlannedAction
-from fanfold.kernel.journal import JournalView
+from fanfold.kernel.journal import JournalView, usage_of
 from fanfold.kernel.step_identity import step_identity
 from fanfold.orchestration.journal import read_journal
 from fanfold.orchestration.ledger import FIRST_ESTIMATE
@@ -89,7 +89,7 @@ class _Planner:
         tokens = self._tokens(spec, number) + sum(self._tokens(chain.spec(n, _NOT_ANSWERED), n) for n in later)
         thread, failure = self._view.threads.get(place), self._view.failed.get(place)
         if thread is not None and thread.identity == step_identity(spec) and not thread.has_failed:
-            had = thread.usage.total_tokens
+            had = usage_of(thread.facts).total_tokens
             return "continue", f"step {number} was cut off after {had} tokens", max(1, tokens - had)
         if failure is not None and failure.identity == step_identity(spec):
             why = failure.outcome.output.strip().partition("\n")[0]

@@ -8,7 +8,7 @@ import msgspec
 from fanfold.contracts.messages import NO_USAGE
 from fanfold.contracts.steps import AgentStepSpec
 from fanfold.contracts.workflow import PlannedStep, ResumePlan
-from fanfold.kernel.journal import JournalView, Thread, asked_specs
+from fanfold.kernel.journal import JournalView, Thread, asked_specs, usage_of
 from fanfold.kernel.step_identity import MEANING, step_identity
 from fanfold.orchestration.journal import read_journal
 from fanfold.orchestration.ledger import FIRST_ESTIMATE
@@ -45,10 +45,10 @@ def _planned(
         return PlannedStep(task_id=place, action="cached", reason="recorded")
     tokens = estimate.of(spec)
     if thread is not None and thread.identity == identity and not thread.has_failed:
-        left = max(1, tokens - thread.usage.total_tokens)
+        left = max(1, tokens - usage_of(thread.facts).total_tokens)
         return PlannedStep(task_id=place, action="continue", reason=_turns(thread), estimated_tokens=left)
     if failure is not None and failure.identity == identity:
-        reason = f"failed before: {failure.outcome.output.strip().splitlines()[0]}"
+        reason = f"failed before: {failure.outcome.output.strip().partition(chr(10))[0]}"
         return PlannedStep(task_id=place, action="re-run", reason=reason, estimated_tokens=tokens)
     old = before.get(place)
     if old is not None and step_identity(old) == identity:
@@ -60,7 +60,7 @@ def _planned(
 
 
 def _turns(thread: Thread) -> str:
-    return f"interrupted after {len(thread.facts)} recorded facts, {thread.usage.total_tokens} tokens"
+    return f"interrupted after {len(thread.facts)} recorded facts, {usage_of(thread.facts).total_tokens} tokens"
 
 
 def _difference(old: AgentStepSpec | None, new: AgentStepSpec) -> tuple[str, tuple[str, ...]]:

@@ -7,6 +7,7 @@ counts.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
 from fanfold.errors import StorageError
 from fanfold.foreign import call_foreign, described, tolerant
-from fanfold.kernel.journal import Recorded
+from fanfold.kernel.journal import Recorded, usage_of
 from fanfold.kernel.step_identity import step_identity
 from fanfold.orchestration.control import FanOutControl, StepScope
 from fanfold.orchestration.journal import WorkflowJournal
@@ -103,13 +104,16 @@ class StepRunner:
             return self.tally.take(known, is_cached=True)
         if where in self._journal.view.succeeded:
             self._tell("step_changed", spec, place=where)
-        executor, kept = self._executor, None
+        executor, kept = self._executor, _KeptFacts(self._journal, where, identity)
         if self._resumable is not None:
-            kept = _KeptFacts(self._journal, where, identity)
             executor = self._resumable.within(kept)
         outcome = await self._attempts(executor, spec, kept)
-        await self._journal.record(Recorded(where, identity, outcome, self._journal.now_ms()), counts)
+        await self._journal.record(kept.end(outcome), partial(self._recorded, spec, where, counts))
         return self.tally.take(outcome)
+
+    def _recorded(self, spec: AgentStepSpec, place: str, counts: Counts, outcome: StepOutcome) -> None:
+        self._tell("step_recorded", spec, place=place, success=outcome.success)
+        counts(outcome)
 
     async def settle(self) -> None:
         """Return when every outcome counts. Raises as `run`."""
@@ -129,17 +133,17 @@ class StepRunner:
     async def _attempts(
         self, executor: AgentExecutor, spec: AgentStepSpec, kept: "_KeptFacts | None" = None
     ) -> StepOutcome:
-        """The first success, or the last failure; with the usage of all attempts."""
-        earlier: Usage | None = None
+        """The first success, or the last failure; with the usage and the cost of all attempts."""
+        earlier: StepOutcome | None = None
         for attempt in range(1, (spec.retries or 0) + 2):
             outcome, is_final = await self._attempt(executor, spec)
             if kept is not None:
-                kept.end_attempt()
+                await kept.end_attempt()
             if earlier is not None:
-                outcome = replace(outcome, usage=earlier + (outcome.usage or NO_USAGE))
+                outcome = _together(earlier, outcome)
             if outcome.success or is_final or attempt > (spec.retries or 0):
                 return outcome
-            earlier = outcome.usage or NO_USAGE
+            earlier = outcome
             self._tell("step_retry", spec, attempt=attempt + 1, reason=outcome.output)
         raise AssertionError("a step has at least one attempt")
 
@@ -187,7 +191,7 @@ class StepRunner:
         clock = asyncio.get_running_loop().time
 
         def hear(item: AgentEvent) -> None:
-            if item.type == "subagent_start" and not scope.is_cancelled:
+            if item.type == "subagent_start" and not scope.is_cancelled and not scope.timer.expired():
                 scope.timer.reschedule(clock() + seconds)
             if self.tell is not None:
                 self.tell(item)
@@ -202,9 +206,13 @@ class _KeptFacts:
         self._journal = journal
         self._place = place
         self._identity = identity
+        self._newest: Fact | None = None
+        self._counted = NO_USAGE
+        """Usage that the records of facts have counted, of this call's and of those that it goes on from."""
+        self._cost_counted = 0.0
+        self._error: StorageError | None = None
         self._has_ended = False
         """An attempt of this run has, of which the journal is not told: another one follows."""
-        self._error: StorageError | None = None
 
     @property
     def key(self) -> str:
@@ -220,19 +228,51 @@ class _KeptFacts:
         thread = self._journal.view.threads.get(self._place)
         return self._has_ended or (thread is not None and thread.has_failed)
 
+    def go_on(self) -> Usage:
+        thread = self._journal.view.threads.get(self._place)
+        if thread is None or self._has_ended:
+            return NO_USAGE
+        self._counted, self._cost_counted = usage_of(thread.facts), thread.cost_usd
+        return self._counted
+
+    def end(self, outcome: StepOutcome) -> Recorded:
+        """The end of the step, with what of its usage and cost is not recorded yet."""
+        spent = cost = None
+        if self._counted.total_tokens:
+            usage = outcome.usage or NO_USAGE
+            spent = usage - self._counted if usage.total_tokens > self._counted.total_tokens else NO_USAGE
+        if self._cost_counted and outcome.cost_usd is not None:
+            cost = outcome.cost_usd - self._cost_counted
+        return Recorded(self._place, self._identity, outcome, self._journal.now_ms(), spent, cost)
+
     async def record(self, facts: Sequence[Fact]) -> None:
+        self._newest = facts[-1]
+        self._counted += usage_of(facts)
         try:
             await self._journal.record_facts(self._place, self._identity, facts)
         except StorageError as error:
             self._error = error
             raise
 
-    def end_attempt(self) -> None:
-        """Raises StorageError where the attempt failed for it: that is no failure of the step, and another attempt
-        would begin behind facts that may or may not be in the log."""
+    async def end_attempt(self) -> None:
+        """Have durable what the attempt told, for another one must not begin behind facts that are still on their way.
+
+        Raises:
+            StorageError: that could not be, which is no failure of the step.
+        """
         if self._error is not None:
             raise self._error
         self._has_ended = True
+        thread = self._journal.view.threads.get(self._place)
+        if self._newest is not None and (thread is None or thread.facts[-1] is not self._newest):
+            await self._journal.flush()
+
+
+def _together(earlier: StepOutcome, outcome: StepOutcome) -> StepOutcome:
+    """The later outcome, with what both took."""
+    usage = (earlier.usage or NO_USAGE) + (outcome.usage or NO_USAGE)
+    costs = [each.cost_usd for each in (earlier, outcome) if each.cost_usd is not None]
+    return replace(outcome, usage=usage, cost_usd=sum(costs) if costs else None)
 
 
 def _sound(spec: AgentStepSpec, answer: object) -> StepOutcome:

@@ -20,7 +20,6 @@ from fanfold.env import HostEnv
 from fanfold.errors import FanfoldError
 from fanfold.foreign import described
 from fanfold.kernel.fold import fold
-from fanfold.kernel.journal import usage_of
 from fanfold.kernel.schema import OutputSchema, compile_schema
 from fanfold.kernel.state import SessionState
 from fanfold.kernel.structured import Extraction, answer_contract, extract, failure_text, repair_prompt
@@ -201,9 +200,9 @@ class _Child:
         if kept is not None and (self._setup.specs or kept.recorded):  # without tools there is nothing to keep
             thread = held = KeptThread(held, kept)
             facts = await thread.take_up(self._setup.limits)
+            self.usage = thread.carried
         driver = Driver(self._setup, self._effects, held, fold(facts))
         if facts:
-            self.usage = usage_of(facts) - driver.state.usage
             self._demand_schema(is_repair=driver.state.turn > 1)
             state = await self._driven(driver)
         else:
@@ -233,11 +232,11 @@ class _Child:
         return await self._driven(driver)
 
     async def _driven(self, driver: Driver) -> SessionState:
-        before = self.usage
+        before, known = self.usage, driver.state.usage
         try:
             return await driver.drive()
         finally:
-            self.usage = before + driver.state.usage
+            self.usage = before + (driver.state.usage - known)
 
     async def _structured(self, driver: Driver, schema: OutputSchema, outcome: StepOutcome) -> StepOutcome:
         found = _found(driver.state, schema)

@@ -277,6 +277,8 @@ class Effects:
     # ---- people ----
 
     async def await_confirmation(self, call: RecordedCall, length: int) -> NewFact:
+        if not self._gate.record(call.as_call()).needs_confirmation:
+            return confirmation_fact(call.id, Approval(True, "a rule allows it by now"), length)
         tool_id = self._around.inbox.free_id(self._around.id_prefix + call.id)
         self._emit("confirmation_required", tool_id=tool_id, tool_name=call.name, args=call.args, timeout_ms=0)
         item = PendingConfirmation(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fanfold.contracts.facts import Fact, NewFact, QuestionTurn, ToolTurn
+from fanfold.contracts.messages import NO_USAGE
 from fanfold.kernel.decide import Limits, StopAtLimit, decide
 from fanfold.kernel.fold import fold
 from fanfold.kernel.state import SessionState
@@ -21,6 +22,8 @@ class KeptThread:
         self._kept = kept
         self._unkept: list[Fact] = []
         self._is_keeping = False
+        self.carried = NO_USAGE
+        """What the facts that were taken up add to the usage of this attempt."""
 
     async def take_up(self, limits: Limits) -> Sequence[Fact]:
         """The facts to go on from, which the thread has now; none for a step that begins anew.
@@ -32,6 +35,7 @@ class KeptThread:
         if not facts or (self._kept.has_failed and not _can_go_on(fold(facts), limits)):
             return ()
         self._is_keeping = True
+        self.carried = self._kept.go_on()
         return await self._inner.append([NewFact(fact.key, fact.cause, fact.payload) for fact in facts])
 
     @property

@@ -49,7 +49,7 @@ class LockedLog:
         """The log in `file`, of which nothing is read that is `known`.
 
         Raises:
-            CorruptLogError: a line that is no record has records behind it.
+            CorruptLogError: a line that is no record, and not the torn end.
         """
         stamp = file.stamp()
         if known is None or not known.is_beginning_of(stamp, file.read):
@@ -107,7 +107,7 @@ def read_log(name: str, path: Path, after_seq: int, known: KnownLog | None) -> t
     """The records behind `after_seq`, and what is known of the file now; nobody is waited for.
 
     Raises:
-        CorruptLogError: a line that is no record has records behind it.
+        CorruptLogError: a line that is no record, and not the torn end.
         LogWriteError: the file system refuses, or it is a symbolic link.
     """
     try:
@@ -120,10 +120,14 @@ def read_log(name: str, path: Path, after_seq: int, known: KnownLog | None) -> t
 
 
 def has_records(path: Path) -> bool:
-    """Reads no more than the first batch. Raises LogWriteError."""
+    """True also for damaged ones. Mostly reads no more than the first batch. Raises LogWriteError."""
     try:
         with os.fdopen(os.open(path, _OPEN), "rb") as file:
-            return begin_with_batch(file)
+            if begin_with_batch(file):
+                return True
+            file.seek(0)
+            found = decode_batches(file.read())
+            return bool(found.records or found.bad_line)
     except FileNotFoundError:
         return False
     except OSError as error:

@@ -19,7 +19,7 @@ class Decoded(msgspec.Struct, frozen=True):
     size: int
     """Bytes up to the end of the last whole batch; what follows is torn."""
     bad_line: int
-    """1-based; of a line that is no record and has records behind it. 0: there is none."""
+    """1-based; of a line that is no record and not the torn end of the file. 0: there is none."""
 
 
 def encode_batch(records: Sequence[bytes]) -> bytes:
@@ -30,7 +30,7 @@ def encode_batch(records: Sequence[bytes]) -> bytes:
 
 def decode_batches(data: bytes) -> Decoded:
     lines = data.split(b"\n")
-    del lines[-1]  # what follows the last newline: nothing, or half a line
+    half_line = lines.pop()
     records: list[bytes] = []
     whole = 0
     bad_line = 0
@@ -42,8 +42,11 @@ def decode_batches(data: bytes) -> Decoded:
         records.append(record)
         if line[8] == _LAST:
             whole = len(records)
-    if bad_line and not any(map(_is_good, lines[bad_line:])):
-        bad_line = 0
+    if bad_line:
+        # What was being written has no end, or a power failure left NULs in it. Whole lines are damaged ones.
+        is_half = bool(half_line) or any(b"\0" in line for line in lines[bad_line - 1 :])
+        if is_half and not any(map(_is_good, lines[bad_line:])):
+            bad_line = 0
     return Decoded(records[:whole], sum(map(len, lines[:whole])) + whole, bad_line)
 
 

@@ -1,4 +1,4 @@
-"""JournalWitness: what a workflow's log really holds, read without any code of the journal, so as not to share its bugs."""
+"""JournalWitness: what a workflow's log really holds, read without the journal's code, so as not to share its bugs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,15 +23,15 @@ class RecordedThread(msgspec.Struct):
     calls: set[str] = msgspec.field(default_factory=set[str])
     results: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """Outputs of tools by call id."""
-    tokens: int = 0
-    """Of its turns, or what a failed end said that they were."""
     has_failed: bool = False
 
 
 class JournalWitness:
     """Steps are known by task id here, for the simulated ones have one each."""
 
-    def __init__(self, store: SessionStore, log: str, broken: Callable[[str], None], removed: Callable[[], None]) -> None:
+    def __init__(
+        self, store: SessionStore, log: str, broken: Callable[[str], None], removed: Callable[[], None]
+    ) -> None:
         self._store = store
         self._log = log
         self._broken = broken
@@ -96,9 +96,7 @@ class JournalWitness:
             if self.has(task_id, meaning_of(outcome["output"])):
                 self._broken(f"the success of {task_id} is recorded twice")
         thread = self.threads.get(task_id)
-        known = 0 if thread is None or thread.meaning != self._meanings.get(record["id"]) else thread.tokens
-        tokens = max(known, outcome.get("usage", {}).get("total_tokens", 0))
-        self.tokens += tokens - known
+        self.tokens += record.get("u", outcome.get("usage", {})).get("total_tokens", 0)
         self.ends[task_id] = outcome
         if outcome["success"]:
             self.successes[task_id] = self.last_successes[task_id] = outcome
@@ -107,7 +105,7 @@ class JournalWitness:
             if thread.meaning != self._meanings.get(record["id"]):
                 del self.threads[task_id]
             else:
-                thread.tokens, thread.has_failed = tokens, True
+                thread.has_failed = True
 
     def _take_facts(self, task_id: str, record: dict[str, Any]) -> None:
         facts: list[dict[str, Any]] = record["facts"]
@@ -119,6 +117,7 @@ class JournalWitness:
         if thread is None or self._meanings.get(record["id"]) != thread.meaning:
             self._broken(f"facts of {task_id} follow none that they could follow")
             return
+        thread.has_failed = False
         for fact in facts:
             payload = fact["payload"]
             if fact["type"] == "tool.result":
@@ -128,9 +127,7 @@ class JournalWitness:
             elif fact["type"] == "model.turn":
                 thread.turns += 1
                 thread.calls |= {call["id"] for call in [payload.get("call"), *payload.get("also", ())] if call}
-                tokens = payload.get("usage", {}).get("total_tokens", 0)
-                thread.tokens += tokens
-                self.tokens += tokens
+                self.tokens += payload.get("usage", {}).get("total_tokens", 0)
 
     def _know(self, identity: str, meaning: str) -> None:
         if self._meanings.setdefault(identity, meaning) != meaning:
