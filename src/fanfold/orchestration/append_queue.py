@@ -12,9 +12,11 @@ from fanfold.errors import FencedError, StoreConflictError
 from fanfold.protocols import Lease, SessionStore
 
 ROOM = 256
-"""Records that may wait for their append before whoever brings one more has to wait too."""
+"""Records that may wait for their append before whoever brings more should wait too."""
 
-_Entry = tuple[bytes, Callable[[], None]]
+Encode = Callable[[], bytes]
+"""Makes the record. Called when its append is due: a whole batch at once is encoded in half the time."""
+_Entry = tuple[Encode, Callable[[], None]]
 
 
 class AppendQueue:
@@ -41,21 +43,25 @@ class AppendQueue:
         """Have `records` written in front of whatever is appended next: on their own they are worth no append."""
         self._ahead += records
 
-    async def submit(self, record: bytes, on_written: Callable[[], None]) -> None:
-        """Have `record` written; `on_written` is called when it is durable, in the order of the log. Returns at once,
-        or when there is room.
+    def submit(self, encode: Encode, on_written: Callable[[], None]) -> None:
+        """Have a record written; `on_written` is called when it is durable, in the order of the log.
 
         Raises:
             LogWriteError: an earlier append failed, and nobody was told yet. What it held is tried again with the next.
             FencedError, StoreConflictError: somebody else has the log, and nothing will be written any more.
         """
-        self._raise_error()
-        self._entries.append((record, on_written))
-        self._start()
-        if len(self._entries) > ROOM:
-            await self._idle()
+        if self._error is not None:
+            self._raise_error()
+        self._entries.append((encode, on_written))
+        if self._flusher is None:
+            self._flusher = asyncio.create_task(self._flush())
 
-    async def append(self, record: bytes, on_written: Callable[[], None]) -> None:
+    @property
+    def is_crowded(self) -> bool:
+        """Whoever submits more should wait until it is `idle`."""
+        return len(self._entries) > ROOM
+
+    async def append(self, encode: Encode, on_written: Callable[[], None]) -> None:
         """`submit`, and wait until it is durable, also when the caller is cancelled: it is written all the same, and
         whoever goes on from there must find it."""
         landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -67,7 +73,7 @@ class AppendQueue:
 
         self._hopes.add(landed)
         try:
-            await self.submit(record, written)
+            self.submit(encode, written)
             await asyncio.shield(landed)
         except asyncio.CancelledError:
             await asyncio.wait((landed,))
@@ -80,15 +86,13 @@ class AppendQueue:
     async def flush(self) -> None:
         """Wait until everything that was submitted is durable. Raises as `submit`."""
         self._raise_error()
-        self._start()
-        await self._idle()
-        self._raise_error()
-
-    def _start(self) -> None:
         if self._entries and self._flusher is None:
             self._flusher = asyncio.create_task(self._flush())
+        await self.idle()
+        self._raise_error()
 
-    async def _idle(self) -> None:
+    async def idle(self) -> None:
+        """Return when no append is under way or due."""
         while self._flusher is not None:
             watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._watchers.append(watcher)
@@ -106,7 +110,7 @@ class AppendQueue:
         try:
             while self._entries and self._error is None:
                 batch = tuple(self._entries)
-                self._error = await self._write([record for record, _ in batch])
+                self._error = await self._write([encode() for encode, _ in batch])
                 if self._error is not None:
                     self._disappoint(self._error)
                     return

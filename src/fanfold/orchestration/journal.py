@@ -10,6 +10,7 @@ from functools import partial
 from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from fanfold.contracts.codec import encode_fact, encode_json
 from fanfold.contracts.facts import Fact
@@ -91,15 +92,19 @@ class WorkflowJournal:
     def now_ms(self) -> int:
         return self._env.clock.now_ms()
 
-    async def record(self, end: Recorded, counts: Callable[[StepOutcome], None]) -> None:
-        """Record a finished step. Returns when there is room for another one; `counts` hears the outcome as soon as it
-        is durable. Raises as `AppendQueue.submit`."""
+    def record(self, end: Recorded, counts: Callable[[StepOutcome], None]) -> None:
+        """Have a finished step recorded; `counts` hears its outcome as soon as it is durable. An outcome that no JSON
+        can hold is recorded as a failure that says so. Raises as `AppendQueue.submit`."""
+        entry = _Entry(self.view, end, counts)
+        self._queue.submit(entry.encode, entry.written)
 
-        def written() -> None:
-            self.view.take_end(end)
-            counts(end.outcome)
+    @property
+    def is_crowded(self) -> bool:
+        return self._queue.is_crowded
 
-        await self._queue.submit(self.view.ending(end), written)
+    async def room(self) -> None:
+        """Return when there is room for more."""
+        await self._queue.idle()
 
     async def flush(self) -> None:
         """Durable, all of it, when it returns."""
@@ -108,8 +113,8 @@ class WorkflowJournal:
     async def record_facts(self, place: str, identity: str, facts: Sequence[Fact]) -> None:
         """Keep turns of a step under way. Durable when it returns."""
         lines = tuple(msgspec.Raw(encode_fact(fact)[:-1]) for fact in facts)
-        record = encode_json(Lived(at=place, id=identity, facts=lines))
-        await self._queue.append(record, partial(self.view.take_facts, place, identity, facts))
+        encode = partial(encode_json, Lived(at=place, id=identity, facts=lines))
+        await self._queue.append(encode, partial(self.view.take_facts, place, identity, facts))
 
     async def close(self, *, is_over: bool = False) -> None:
         """Let the workflow go, after all that was submitted is written. `is_over`: its journal has served its purpose
@@ -128,3 +133,25 @@ class WorkflowJournal:
                 await self._store.delete(self._lease.name, self._lease)
         finally:
             await self._store.release(self._lease)
+
+
+class _Entry:
+    """A finished step on its way into the journal."""
+
+    def __init__(self, view: JournalView, end: Recorded, counts: Callable[[StepOutcome], None]) -> None:
+        self._view = view
+        self._end = end
+        self._counts = counts
+
+    def encode(self) -> bytes:
+        try:
+            return self._view.ending(self._end)
+        except (TypeError, ValueError, RecursionError) as error:
+            outcome = self._end.outcome
+            why = f"Task failed: its outcome cannot be recorded: {error}"
+            self._end = replace(self._end, outcome=replace(outcome, success=False, structured=None, output=why))
+            return self._view.ending(self._end)
+
+    def written(self) -> None:
+        self._view.take_end(self._end)
+        self._counts(self._end.outcome)

@@ -35,12 +35,15 @@ async def execute_steps_parallel(
     return [with_parsed(outcome, parser) for outcome, parser in zip(outcomes, parsers, strict=True)]
 
 
-async def run_all(runner: StepRunner, steps: Sequence[AgentStepSpec]) -> list[StepOutcome]:
+async def run_all(
+    runner: StepRunner, steps: Sequence[AgentStepSpec], identities: Sequence[str] | None = None
+) -> list[StepOutcome]:
     """The outcome of each step, in order, all of them run (or answered from the journal) by `runner`."""
     outcomes: dict[int, StepOutcome] = {}
 
     async def step(index: int) -> None:
-        await runner.run(steps[index], partial(outcomes.__setitem__, index))
+        known = None if identities is None else identities[index]
+        await runner.run(steps[index], partial(outcomes.__setitem__, index), identity=known)
 
     await fan_out(len(steps), runner.limit, step)
     await runner.settle()

@@ -64,15 +64,12 @@ async def run_recorded(
     runner: StepRunner, journal: WorkflowJournal, steps: Sequence[AgentStepSpec], *, strict: bool
 ) -> list[StepOutcome]:
     """`run_all` over the steps, what `journal` has finished being answered from it."""
-    scope = runner.scope
-    waiting = [spec for spec in steps if not _is_finished(journal, scope + spec.task_id, spec)]
+    identities = [step_identity(spec) for spec in steps]
+    places = [runner.scope + spec.task_id for spec in steps]
+    waiting = [index for index, place in enumerate(places) if journal.finished(place, identities[index]) is None]
     if strict:
-        changed = [spec.task_id for spec in waiting if scope + spec.task_id in journal.view.succeeded]
+        changed = [steps[index].task_id for index in waiting if places[index] in journal.view.succeeded]
         if changed:
             raise StepChangedError(workflow_id=journal.view.workflow_id, task_ids=changed)
-    journal.ask(scope, waiting)
-    return await run_all(runner, steps)
-
-
-def _is_finished(journal: WorkflowJournal, place: str, spec: AgentStepSpec) -> bool:
-    return place in journal.view.succeeded and journal.finished(place, step_identity(spec)) is not None
+    journal.ask(runner.scope, [steps[index] for index in waiting])
+    return await run_all(runner, steps, identities)

@@ -83,8 +83,10 @@ class StepRunner:
         self.limit = max(1, executor.concurrency_hint())
         self._control.attach()
 
-    async def run(self, spec: AgentStepSpec, counts: Counts, place: str | None = None) -> StepOutcome:
-        """The outcome of the step at `place` (its task id, if it has no other).
+    async def run(
+        self, spec: AgentStepSpec, counts: Counts, place: str | None = None, *, identity: str | None = None
+    ) -> StepOutcome:
+        """The outcome of the step at `place` (its task id, if it has no other), with `identity` if that is known.
 
         `counts` hears it when it counts: at once, or with a journal when it is durable there. Meanwhile the caller may
         go on with the next one; `settle` waits for all of them.
@@ -96,7 +98,7 @@ class StepRunner:
             outcome = self.tally.take(await self._attempts(self._executor, spec))
             counts(outcome)
             return outcome
-        where, identity = self.scope + (place or spec.task_id), step_identity(spec)
+        where, identity = self.scope + (place or spec.task_id), identity or step_identity(spec)
         known = self._journal.finished(where, identity)
         if known is not None:
             self._tell("step_cached", spec, place=where)
@@ -107,9 +109,12 @@ class StepRunner:
         executor, kept = self._executor, _KeptFacts(self._journal, where, identity)
         if self._resumable is not None:
             executor = self._resumable.within(kept)
-        outcome = await self._attempts(executor, spec, kept)
-        await self._journal.record(kept.end(outcome), partial(self._recorded, spec, where, counts))
-        return self.tally.take(outcome)
+        outcome = self.tally.take(await self._attempts(executor, spec, kept))
+        told = counts if self.tell is None else partial(self._recorded, spec, where, counts)
+        self._journal.record(kept.end(outcome), told)
+        if self._journal.is_crowded:
+            await self._journal.room()
+        return outcome
 
     def _recorded(self, spec: AgentStepSpec, place: str, counts: Counts, outcome: StepOutcome) -> None:
         self._tell("step_recorded", spec, place=place, success=outcome.success)
@@ -137,13 +142,15 @@ class StepRunner:
         earlier: StepOutcome | None = None
         for attempt in range(1, (spec.retries or 0) + 2):
             outcome, is_final = await self._attempt(executor, spec)
-            if kept is not None:
-                await kept.end_attempt()
+            if kept is not None and kept.has_news:
+                await kept.land()
             if earlier is not None:
                 outcome = _together(earlier, outcome)
             if outcome.success or is_final or attempt > (spec.retries or 0):
                 return outcome
             earlier = outcome
+            if kept is not None:
+                kept.has_ended = True
             self._tell("step_retry", spec, attempt=attempt + 1, reason=outcome.output)
         raise AssertionError("a step has at least one attempt")
 
@@ -211,8 +218,10 @@ class _KeptFacts:
         """Usage that the records of facts have counted, of this call's and of those that it goes on from."""
         self._cost_counted = 0.0
         self._error: StorageError | None = None
-        self._has_ended = False
+        self.has_ended = False
         """An attempt of this run has, of which the journal is not told: another one follows."""
+        self.has_news = False
+        """Facts were told that may not be durable yet."""
 
     @property
     def key(self) -> str:
@@ -226,11 +235,11 @@ class _KeptFacts:
     @property
     def has_failed(self) -> bool:
         thread = self._journal.view.threads.get(self._place)
-        return self._has_ended or (thread is not None and thread.has_failed)
+        return self.has_ended or (thread is not None and thread.has_failed)
 
     def go_on(self) -> Usage:
         thread = self._journal.view.threads.get(self._place)
-        if thread is None or self._has_ended:
+        if thread is None or self.has_ended:
             return NO_USAGE
         self._counted, self._cost_counted = usage_of(thread.facts), thread.cost_usd
         return self._counted
@@ -246,7 +255,7 @@ class _KeptFacts:
         return Recorded(self._place, self._identity, outcome, self._journal.now_ms(), spent, cost)
 
     async def record(self, facts: Sequence[Fact]) -> None:
-        self._newest = facts[-1]
+        self._newest, self.has_news = facts[-1], True
         self._counted += usage_of(facts)
         try:
             await self._journal.record_facts(self._place, self._identity, facts)
@@ -254,7 +263,7 @@ class _KeptFacts:
             self._error = error
             raise
 
-    async def end_attempt(self) -> None:
+    async def land(self) -> None:
         """Have durable what the attempt told, for another one must not begin behind facts that are still on their way.
 
         Raises:
@@ -262,9 +271,8 @@ class _KeptFacts:
         """
         if self._error is not None:
             raise self._error
-        self._has_ended = True
         thread = self._journal.view.threads.get(self._place)
-        if self._newest is not None and (thread is None or thread.facts[-1] is not self._newest):
+        if thread is None or thread.facts[-1] is not self._newest:
             await self._journal.flush()
 
 

@@ -121,12 +121,13 @@ class Effects:
             emit(event("turn_start", turn=self._turns))
         deltas = None if emit is None else self._deltas(emit)
         request = self._request(state, with_tools=with_tools)
-        usage: Usage | None = None
         try:
             reply = await self._generate(request, deltas)
-            usage = _usage_of(reply, state)
-        finally:
-            _settle(reservation, usage)
+        except BaseException:
+            _settle(reservation, None)
+            raise
+        usage = _usage_of(reply, state)
+        _settle(reservation, usage)
         if emit is not None:
             emit(event("turn_end", turn=self._turns, usage=usage.to_dict()))
         place = f"{state.turn}:{state.cycle}"
