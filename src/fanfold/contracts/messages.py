@@ -53,6 +53,32 @@ class Usage(Record, frozen=True, kw_only=True):
 NO_USAGE = Usage()
 
 
+class UsageSum(msgspec.Struct):
+    """A running sum: adding to it costs a third of what `+` does, which makes a record each time."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    is_estimated: bool = False
+
+    def add(self, usage: Usage) -> None:
+        self.prompt_tokens += usage.prompt_tokens
+        self.completion_tokens += usage.completion_tokens
+        self.total_tokens += usage.total_tokens
+        if usage.cache_read_tokens or usage.cache_write_tokens or usage.reasoning_tokens:
+            self.cache_read_tokens += usage.cache_read_tokens
+            self.cache_write_tokens += usage.cache_write_tokens
+            self.reasoning_tokens += usage.reasoning_tokens
+        if usage.is_estimated:
+            self.is_estimated = True
+
+    def usage(self) -> Usage:
+        return Usage(**msgspec.structs.asdict(self))
+
+
 class ToolCall(msgspec.Struct, frozen=True):
     """One call that the model asked for.
 

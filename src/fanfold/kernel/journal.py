@@ -12,7 +12,7 @@ import msgspec
 from fanfold.contracts.codec import decode_fact, encode_json, read_json
 from fanfold.contracts.facts import Compacted, Fact, QuestionTurn, TextTurn, ToolTurn
 from fanfold.contracts.journal import Asked, Ended, JournalRecord, Lived, Opened
-from fanfold.contracts.messages import NO_USAGE, Usage
+from fanfold.contracts.messages import NO_USAGE, Usage, UsageSum
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome, child_session_id
 from fanfold.contracts.workflow import SCHEMA_VERSION
 from fanfold.errors import CheckpointRefusedError
@@ -62,10 +62,15 @@ class JournalView:
         self.threads: dict[str, Thread] = {}
         """By place; steps under way, cut off or failed in the middle."""
         self.asked: list[Asked] = []
-        self.spent = NO_USAGE
+        self._spent = UsageSum()
         self.cost_usd: float | None = None
         self.newest_ms = 0
         self._salt = f"fanfold step v{SCHEMA_VERSION}\0{workflow_id}\0"
+
+    @property
+    def spent(self) -> Usage:
+        """By everything that is recorded."""
+        return self._spent.usage()
 
     # ---- reading ----
 
@@ -124,7 +129,9 @@ class JournalView:
         if thread is not None and thread.identity != end.identity:
             del self.threads[end.place]
             thread = None
-        self.spent += end.outcome.usage or NO_USAGE if end.spent is None else end.spent
+        spent = end.outcome.usage if end.spent is None else end.spent
+        if spent is not None:
+            self._spent.add(spent)
         cost = end.outcome.cost_usd if end.cost_usd is None else end.cost_usd
         if cost is not None:
             self.cost_usd = (self.cost_usd or 0.0) + cost
@@ -144,7 +151,7 @@ class JournalView:
             thread = self.threads[place] = Thread(identity, [])
         thread.facts += facts
         thread.has_failed = False
-        self.spent += usage_of(facts)
+        self._spent.add(usage_of(facts))
 
     # ---- writing ----
 

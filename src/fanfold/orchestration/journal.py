@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from fanfold.contracts.codec import encode_fact, encode_json
 from fanfold.contracts.facts import Fact
 from fanfold.contracts.journal import Lived
+from fanfold.contracts.messages import Usage
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
-from fanfold.env import HostEnv
+from fanfold.env import Clock, HostEnv
 from fanfold.errors import StorageError, UsageError
 from fanfold.kernel.journal import JournalView, Recorded, asking
 from fanfold.kernel.plain_text import is_plain
@@ -89,18 +90,15 @@ class WorkflowJournal:
         """Note what is going to run. It goes along with the next record: on its own it is worth no sync."""
         self._queue.precede(*asking(scope, specs))
 
-    def now_ms(self) -> int:
-        return self._env.clock.now_ms()
-
-    def record(self, end: Recorded, counts: Callable[[StepOutcome], None]) -> None:
+    def record(self, step: "EndedStep", counts: Callable[[StepOutcome], None]) -> bool:
         """Have a finished step recorded; `counts` hears its outcome as soon as it is durable. An outcome that no JSON
-        can hold is recorded as a failure that says so. Raises as `AppendQueue.submit`."""
-        entry = _Entry(self.view, end, counts)
-        self._queue.submit(entry.encode, entry.written)
+        can hold is recorded as a failure that says so. False when there should be `room` before more is brought.
 
-    @property
-    def is_crowded(self) -> bool:
-        return self._queue.is_crowded
+        Raises as `AppendQueue.submit`.
+        """
+        entry = _Entry(self.view, self._env.clock, step, counts)
+        self._queue.submit(entry.encode, entry.written)
+        return not self._queue.is_crowded
 
     async def room(self) -> None:
         """Return when there is room for more."""
@@ -135,23 +133,40 @@ class WorkflowJournal:
             await self._store.release(self._lease)
 
 
-class _Entry:
-    """A finished step on its way into the journal."""
+class EndedStep(msgspec.Struct):
+    """A step that ended, for its record."""
 
-    def __init__(self, view: JournalView, end: Recorded, counts: Callable[[StepOutcome], None]) -> None:
-        self._view = view
-        self._end = end
-        self._counts = counts
+    place: str
+    identity: str
+    outcome: StepOutcome
+    spent: Usage | None = None
+    """See `Recorded`."""
+    cost_usd: float | None = None
+
+    def at(self, ms: int) -> Recorded:
+        return Recorded(self.place, self.identity, self.outcome, ms, self.spent, self.cost_usd)
+
+
+class _Entry(msgspec.Struct):
+    """A step on its way into the journal. (Structs: what there is one of for each step has to be made fast.)"""
+
+    view: JournalView
+    clock: Clock
+    step: EndedStep
+    counts: Callable[[StepOutcome], None]
+    end: Recorded | None = None
 
     def encode(self) -> bytes:
+        end = self.end = self.step.at(self.clock.now_ms())
         try:
-            return self._view.ending(self._end)
+            return self.view.ending(end)
         except (TypeError, ValueError, RecursionError) as error:
-            outcome = self._end.outcome
             why = f"Task failed: its outcome cannot be recorded: {error}"
-            self._end = replace(self._end, outcome=replace(outcome, success=False, structured=None, output=why))
-            return self._view.ending(self._end)
+            outcome = replace(end.outcome, success=False, structured=None, output=why)
+            self.end = replace(end, outcome=outcome)
+            return self.view.ending(self.end)
 
     def written(self) -> None:
-        self._view.take_end(self._end)
-        self._counts(self._end.outcome)
+        if self.end is not None:
+            self.view.take_end(self.end)
+            self.counts(self.end.outcome)

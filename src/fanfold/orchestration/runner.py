@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from fanfold.contracts.events import AgentEvent, event
 from fanfold.contracts.facts import Fact
-from fanfold.contracts.messages import NO_USAGE, Usage
+from fanfold.contracts.messages import NO_USAGE, Usage, UsageSum
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
 from fanfold.errors import StorageError
 from fanfold.foreign import call_foreign, described, tolerant
-from fanfold.kernel.journal import Recorded, usage_of
+from fanfold.kernel.journal import usage_of
 from fanfold.kernel.step_identity import step_identity
 from fanfold.orchestration.control import FanOutControl, StepScope
-from fanfold.orchestration.journal import WorkflowJournal
+from fanfold.orchestration.journal import EndedStep, WorkflowJournal
 from fanfold.orchestration.ledger import BudgetDenial, TokenLedger
 from fanfold.protocols import AgentExecutor, EventSink, ResumableExecutor
 
@@ -36,7 +36,7 @@ class Tally(msgspec.Struct):
     failed: int = 0
     cached: int = 0
     """Of those, how many were answered from the journal."""
-    usage: Usage = NO_USAGE
+    spent: UsageSum = msgspec.field(default_factory=UsageSum)
     """Of those that were run."""
     cost_usd: float | None = None
     unpriced: int = 0
@@ -50,7 +50,7 @@ class Tally(msgspec.Struct):
             self.cached += 1
             return outcome
         if outcome.usage is not None:
-            self.usage += outcome.usage
+            self.spent.add(outcome.usage)
         if outcome.cost_usd is None:
             self.unpriced += 1
         else:
@@ -111,8 +111,7 @@ class StepRunner:
             executor = self._resumable.within(kept)
         outcome = self.tally.take(await self._attempts(executor, spec, kept))
         told = counts if self.tell is None else partial(self._recorded, spec, where, counts)
-        self._journal.record(kept.end(outcome), told)
-        if self._journal.is_crowded:
+        if not self._journal.record(kept.end(outcome), told):
             await self._journal.room()
         return outcome
 
@@ -206,61 +205,60 @@ class StepRunner:
         return hear
 
 
-class _KeptFacts:
+class _KeptFacts(msgspec.Struct):
     """The facts of one step in the journal."""
 
-    def __init__(self, journal: WorkflowJournal, place: str, identity: str) -> None:
-        self._journal = journal
-        self._place = place
-        self._identity = identity
-        self._newest: Fact | None = None
-        self._counted = NO_USAGE
-        """Usage that the records of facts have counted, of this call's and of those that it goes on from."""
-        self._cost_counted = 0.0
-        self._error: StorageError | None = None
-        self.has_ended = False
-        """An attempt of this run has, of which the journal is not told: another one follows."""
-        self.has_news = False
-        """Facts were told that may not be durable yet."""
+    journal: WorkflowJournal
+    place: str
+    identity: str
+    has_ended: bool = False
+    """An attempt of this run has, of which the journal is not told: another one follows."""
+    has_news: bool = False
+    """Facts were told that may not be durable yet."""
+    newest: Fact | None = None
+    counted: Usage = NO_USAGE
+    """Usage that the records of facts have counted, of this call's and of those that it goes on from."""
+    cost_counted: float = 0.0
+    error: StorageError | None = None
 
     @property
     def key(self) -> str:
-        return f"{self._journal.view.workflow_id}:{self._place}:{self._identity}"
+        return f"{self.journal.view.workflow_id}:{self.place}:{self.identity}"
 
     @property
     def recorded(self) -> list[Fact]:
-        thread = self._journal.view.threads.get(self._place)
-        return [] if thread is None or thread.identity != self._identity else list(thread.facts)
+        thread = self.journal.view.threads.get(self.place)
+        return [] if thread is None or thread.identity != self.identity else list(thread.facts)
 
     @property
     def has_failed(self) -> bool:
-        thread = self._journal.view.threads.get(self._place)
+        thread = self.journal.view.threads.get(self.place)
         return self.has_ended or (thread is not None and thread.has_failed)
 
     def go_on(self) -> Usage:
-        thread = self._journal.view.threads.get(self._place)
+        thread = self.journal.view.threads.get(self.place)
         if thread is None or self.has_ended:
             return NO_USAGE
-        self._counted, self._cost_counted = usage_of(thread.facts), thread.cost_usd
-        return self._counted
+        self.counted, self.cost_counted = usage_of(thread.facts), thread.cost_usd
+        return self.counted
 
-    def end(self, outcome: StepOutcome) -> Recorded:
+    def end(self, outcome: StepOutcome) -> EndedStep:
         """The end of the step, with what of its usage and cost is not recorded yet."""
-        spent = cost = None
-        if self._counted.total_tokens:
+        step = EndedStep(self.place, self.identity, outcome)
+        if self.counted.total_tokens:
             usage = outcome.usage or NO_USAGE
-            spent = usage - self._counted if usage.total_tokens > self._counted.total_tokens else NO_USAGE
-        if self._cost_counted and outcome.cost_usd is not None:
-            cost = outcome.cost_usd - self._cost_counted
-        return Recorded(self._place, self._identity, outcome, self._journal.now_ms(), spent, cost)
+            step.spent = usage - self.counted if usage.total_tokens > self.counted.total_tokens else NO_USAGE
+        if self.cost_counted and outcome.cost_usd is not None:
+            step.cost_usd = outcome.cost_usd - self.cost_counted
+        return step
 
     async def record(self, facts: Sequence[Fact]) -> None:
-        self._newest, self.has_news = facts[-1], True
-        self._counted += usage_of(facts)
+        self.newest, self.has_news = facts[-1], True
+        self.counted += usage_of(facts)
         try:
-            await self._journal.record_facts(self._place, self._identity, facts)
+            await self.journal.record_facts(self.place, self.identity, facts)
         except StorageError as error:
-            self._error = error
+            self.error = error
             raise
 
     async def land(self) -> None:
@@ -269,11 +267,11 @@ class _KeptFacts:
         Raises:
             StorageError: that could not be, which is no failure of the step.
         """
-        if self._error is not None:
-            raise self._error
-        thread = self._journal.view.threads.get(self._place)
-        if thread is None or thread.facts[-1] is not self._newest:
-            await self._journal.flush()
+        if self.error is not None:
+            raise self.error
+        thread = self.journal.view.threads.get(self.place)
+        if thread is None or thread.facts[-1] is not self.newest:
+            await self.journal.flush()
 
 
 def _together(earlier: StepOutcome, outcome: StepOutcome) -> StepOutcome:

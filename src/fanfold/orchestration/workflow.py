@@ -252,7 +252,7 @@ def _report(name: str, index: int, runner: StepRunner) -> PhaseReport:
         succeeded=tally.succeeded,
         failed=tally.failed,
         cached=tally.cached,
-        usage=tally.usage,
+        usage=tally.spent.usage(),
         cost_usd=tally.cost_usd,
         unpriced=tally.unpriced,
     )

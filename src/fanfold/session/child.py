@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from fanfold.contracts.agents import AgentDefinition
@@ -168,18 +169,17 @@ class TaskExecutor:
             )
 
 
-class _Within:
+class _Within(msgspec.Struct):
     """The executor for one step whose facts are kept."""
 
-    def __init__(self, executor: TaskExecutor, kept: StepFacts) -> None:
-        self._executor = executor
-        self._kept = kept
+    executor: TaskExecutor
+    kept: StepFacts
 
     def concurrency_hint(self) -> int:
-        return self._executor.concurrency_hint()
+        return self.executor.concurrency_hint()
 
     async def execute_step(self, spec: AgentStepSpec, events: EventSink | None = None) -> StepOutcome:
-        return await self._executor.execute_step(spec, events, kept=self._kept)
+        return await self.executor.execute_step(spec, events, kept=self.kept)
 
 
 class _Child:

@@ -33,6 +33,8 @@ _DOCUMENT = ".json"
 _LEASE = ".lease"
 _LOCK = ".lock"
 _REMEMBERED_LOGS = 256
+_INLINE_BYTES = 64 * 1024
+"""More than this is read in a worker thread; less takes less than the way there."""
 
 
 class FileSessionStore(StoreLife):
@@ -54,6 +56,8 @@ class FileSessionStore(StoreLife):
 
     async def read(self, log: str, after_seq: int = 0) -> Sequence[bytes]:
         path = self._path(log, _LOG)
+        if _is_small(path):
+            return self._read(log, path, after_seq)
         return await in_worker(partial(self._read, log, path, after_seq))
 
     async def delete(self, log: str, lease: Lease | None = None) -> bool:
@@ -88,7 +92,7 @@ class FileSessionStore(StoreLife):
             raise
 
     async def release(self, lease: Lease) -> None:
-        await in_worker(partial(self._leases.release, lease))
+        self._leases.release(lease)  # no disk is waited for
 
     async def close(self) -> None:
         await in_worker(self._close_now)
@@ -169,6 +173,15 @@ class FileSessionStore(StoreLife):
                 self._known[log] = known
             if len(self._known) > _REMEMBERED_LOGS:
                 del self._known[next(iter(self._known))]
+
+
+def _is_small(path: Path) -> bool:
+    try:
+        return path.stat().st_size <= _INLINE_BYTES
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def _make_directory(directory: Path) -> None:
