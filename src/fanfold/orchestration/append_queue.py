@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fanfold.errors import FencedError, StoreConflictError
 from fanfold.protocols import Lease, SessionStore
 
-ROOM = 256
+ROOM = 1024
 """Records that may wait for their append before whoever brings more should wait too."""
 
 Encode = Callable[[], bytes]

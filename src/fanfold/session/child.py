@@ -30,7 +30,7 @@ from fanfold.session.builtin_agents import find_agent
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects, Surroundings
 from fanfold.session.inbox import Inbox
-from fanfold.session.kept_thread import KeptThread
+from fanfold.session.keeper import Keeper
 from fanfold.session.limiter import Limiter, Slot
 from fanfold.session.setup import AgentSetup
 
@@ -197,11 +197,11 @@ class _Child:
     async def run(self, log: FactLog, kept: StepFacts | None) -> StepOutcome:
         held = await log.hold(self._around.session_id)
         facts: Sequence[Fact] = ()
-        if kept is not None and (self._setup.specs or kept.recorded):  # without tools there is nothing to keep
-            thread = held = KeptThread(held, kept)
-            facts = await thread.take_up(self._setup.limits)
-            self.usage = thread.carried
-        driver = Driver(self._setup, self._effects, held, fold(facts))
+        keeper = None if kept is None else Keeper(kept)
+        if keeper is not None:
+            facts = await keeper.take_up(held, self._setup.limits)
+            self.usage = keeper.carried
+        driver = Driver(self._setup, self._effects, held, fold(facts), keeper)
         if facts:
             self._demand_schema(is_repair=driver.state.turn > 1)
             state = await self._driven(driver)

@@ -23,16 +23,20 @@ from fanfold.kernel.plain_text import is_plain
 from fanfold.kernel.state import SessionState
 from fanfold.protocols import HeldThread
 from fanfold.session.effects import Effects
+from fanfold.session.keeper import Keeper
 from fanfold.session.setup import AgentSetup
 
 
 class Driver:
     """Drives one held thread. The state it holds is always what the log says, never more."""
 
-    def __init__(self, setup: AgentSetup, effects: Effects, held: HeldThread, state: SessionState) -> None:
+    def __init__(
+        self, setup: AgentSetup, effects: Effects, held: HeldThread, state: SessionState, keeper: Keeper | None = None
+    ) -> None:
         self._setup = setup
         self._effects = effects
         self._held = held
+        self._keeper = keeper
         self.state = state
 
     async def ask(self, text: str) -> None:
@@ -97,7 +101,10 @@ class Driver:
             stop_if_cancelled()
 
     async def _append(self, facts: Sequence[NewFact]) -> None:
-        self.state = fold(await self._held.append(facts), self.state)
+        added = await self._held.append(facts)
+        if self._keeper is not None and self._keeper.is_due(added):
+            await self._keeper.keep()
+        self.state = fold(added, self.state)
 
 
 def _spoken(history: Sequence[JsonObject]) -> list[tuple[str, str]]:

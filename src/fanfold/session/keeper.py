@@ -1,0 +1,53 @@
+"""Keeper: has the facts of a child kept by a resumable call, so that the step can go on from its last turn."""
+
+from collections.abc import Sequence
+
+from fanfold.contracts.facts import Fact, NewFact, QuestionTurn, ToolTurn
+from fanfold.contracts.messages import NO_USAGE, Usage
+from fanfold.kernel.decide import Limits, StopAtLimit, decide
+from fanfold.kernel.fold import fold
+from fanfold.kernel.state import SessionState
+from fanfold.protocols import HeldThread, StepFacts
+
+
+class Keeper:
+    """Facts are kept from the first tool round on (decisions 3.7): a step that is answered in one turn then costs no
+    append but that of its outcome."""
+
+    def __init__(self, kept: StepFacts) -> None:
+        self._kept = kept
+        self._unkept: list[Fact] = []
+        self._is_keeping = False
+        self.carried: Usage = NO_USAGE
+        """What the facts that were taken up add to the usage of this attempt."""
+
+    async def take_up(self, held: HeldThread, limits: Limits) -> Sequence[Fact]:
+        """The facts to go on from, which `held` has then; none for a step that begins anew.
+
+        A step that was cut off goes on. One whose attempt failed goes on where another try may help, that is in the
+        middle of a turn; a turn that was over, or that used up its steps, is begun anew.
+        """
+        facts = self._kept.recorded
+        if not facts or (self._kept.has_failed and not _can_go_on(fold(facts), limits)):
+            return ()
+        self._is_keeping = True
+        self.carried = self._kept.go_on()
+        return await held.append([NewFact(fact.key, fact.cause, fact.payload) for fact in facts])
+
+    def is_due(self, added: Sequence[Fact]) -> bool:
+        """Take note of facts that were appended; True when they have to be kept before anything follows from them."""
+        self._unkept += added
+        if not self._is_keeping:
+            for fact in added:
+                if isinstance(fact.payload, ToolTurn | QuestionTurn):
+                    self._is_keeping = True
+        return self._is_keeping
+
+    async def keep(self) -> None:
+        """Durable when it returns."""
+        unkept, self._unkept = self._unkept, []
+        await self._kept.record(unkept)
+
+
+def _can_go_on(state: SessionState, limits: Limits) -> bool:
+    return state.phase != "done" and not isinstance(decide(state, limits), StopAtLimit)
