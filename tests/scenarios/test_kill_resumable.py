@@ -21,7 +21,7 @@ from tests.support.chat_server import ChatServer
 from tests.support.resumable_run import AT_ONCE, SPECS, WORKFLOW, open_store
 
 ROOT = Path(__file__).parents[2]
-SEEDS = int(os.environ.get("FANFOLD_KILL_SEEDS", "6"))
+SEEDS = int(os.environ.get("FANFOLD_KILL_SEEDS", "3"))
 MOST_KILLS = 20
 LONGEST_SECONDS = 0.5
 """After its start; a whole run takes about that long."""

@@ -13,12 +13,13 @@ from tests.support.chat_server import ChatServer
 
 ROOT = Path(__file__).parents[2]
 SEEDS = ROOT.parent / "shared" / "seeds"
-IMPORT = "from a3s_code import Agent, SessionOptions\n"
+IMPORT = r"from a3s_code import Agent, SessionOptions(, FileSessionStore)?\n"
 END = "\nsession.close()\n"
 EXPECTED = {
     "parallel": r"\[parallel\] langs: success=True structured=None\n"
     r"\[parallel\] verdict: success=True structured=\{'memory_safe': (True|False)\}\n",
     "pipeline": r"\[pipeline\] final='.+'\n",
+    "resumable": r"deps:True tests:True\n",
     "budget": r"\[budget\] a: success=True\n\[budget\] b: success=True\nspent \d+ / 50000 tokens\n",
 }
 
@@ -37,15 +38,45 @@ providers "here" {
 
 
 def snippets() -> dict[str, str]:
-    """The whole Python programs of seed 000 that need no store, by the word that their output begins with."""
+    """The whole Python programs of seed 000, by the word that their output begins with."""
     [seed] = SEEDS.glob("000_*.txt")
     text = seed.read_text()
     found: dict[str, str] = {}
-    for start in re.finditer(re.escape(IMPORT), text):
+    for start in re.finditer(IMPORT, text):
         program = text[start.start() : text.index(END, start.start()) + len(END)]
-        [name] = set(re.findall(r'print\(f"\[(\w+)\]', program))
-        found[name] = program
+        names = set(re.findall(r'print\(f"\[(\w+)\]', program)) or {"resumable"}
+        found[names.pop()] = program
     return found
+
+
+PIECES = {
+    "parallel": ("outcomes = session.parallel([\n", 'o["output"])\n'),
+    "pipeline": ("def survey(ctx):\n", "[survey, review])\n"),
+    "resumable": ("from a3s_code import Agent, FileSessionStore, SessionOptions\n", '], "release-audit")\n'),
+}
+BEFORE = """
+import os
+from tests.support.scripted_agent import Agent
+agent = Agent.create("agent.acl")
+open_session = agent.session
+agent.session = lambda workspace, *more: open_session("." if workspace == "/repo" else workspace, *more)
+session = agent.session(".")
+"""
+AFTER = """
+assert [(o["agent"], o["success"]) for o in outcomes] in (
+    [("explore", True), ("review", True)], [("review", True)] * 2
+), outcomes
+assert os.path.isdir("./.a3s/sessions") == ("opts" in globals())
+agent.close()
+"""
+
+
+def pieces() -> dict[str, str]:
+    """The Python of seed 001, which is written for a session, or an agent, that is there."""
+    [seed] = SEEDS.glob("001_*.txt")
+    text = seed.read_text()
+    places = {name: (text.index(begin), end) for name, (begin, end) in PIECES.items()}
+    return {name: text[start : text.index(end, start) + len(end)] for name, (start, end) in places.items()}
 
 
 def run(program: str, directory: Path) -> str:
@@ -78,3 +109,9 @@ def test_on_a_local_http_server(name: str, tmp_path: Path) -> None:
             return await asyncio.to_thread(run, program, tmp_path)
 
     assert re.fullmatch(EXPECTED[name], asyncio.run(main()))
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_of_several_machines(name: str, tmp_path: Path) -> None:
+    piece = pieces()[name].replace("from a3s_code", "from tests.support.scripted_agent")
+    assert run(BEFORE + piece + AFTER, tmp_path).count("True") == (2 if name == "parallel" else 0)

@@ -8,6 +8,7 @@ from fanfold.testing import ScriptedModel, as_json
 from fanfold.testing.scripted import newest_text
 
 SessionOptions = fanfold.SessionOptions
+FileSessionStore = fanfold.FileSessionStore
 
 
 def _answer(request: ModelRequest) -> str:

@@ -44,8 +44,8 @@ class FanOuts:
         self._session_id = session_id
         self._executor = executor
         self._store = store
-        self._fan_out_env = env
-        self._fan_out_operations = operations
+        self._env = env
+        self._operations = operations
         self._controls: weakref.WeakSet[FanOutControl] = weakref.WeakSet()
         self._workflows: weakref.WeakSet[Workflow] = weakref.WeakSet()
 
@@ -76,7 +76,7 @@ class FanOuts:
         """Fan out; the outcomes in input order. With `budget_tokens` a `ParallelResult` of `outcomes` and `budget`,
         all steps drawing on one ledger (seed 000)."""
         ledger = None if budget_tokens is None else TokenLedger(budget_tokens)
-        outcomes = await self._fan_out_operations.run(
+        outcomes = await self._operations.run(
             execute_steps_parallel(
                 self._charging(executor, ledger),
                 specs,
@@ -112,7 +112,7 @@ class FanOuts:
             on_step=on_step,
             control=self._watched(control),
         )
-        return await self._fan_out_operations.run(work, is_exclusive=False)
+        return await self._operations.run(work, is_exclusive=False)
 
     pipeline = blocking(pipeline_async)
 
@@ -142,7 +142,7 @@ class FanOuts:
             on_row=on_row,
             control=self._watched(control),
         )
-        return await self._fan_out_operations.run(work, is_exclusive=False)
+        return await self._operations.run(work, is_exclusive=False)
 
     map = blocking(map_async)
 
@@ -157,7 +157,7 @@ class FanOuts:
     ) -> MapResult:
         if workflow_id is None:
             return await execute_map(executor, items, steps, **rest)
-        journal = await WorkflowJournal.open(self._require_store("map"), workflow_id, self._fan_out_env)
+        journal = await WorkflowJournal.open(self._require_store("map"), workflow_id, self._env)
         try:
             return await execute_map(executor, items, steps, journal=journal, **rest)
         finally:
@@ -198,9 +198,9 @@ class FanOuts:
             ledger=ledger,
             charges_ledger=executor is None,
             control=self._watched(control),
-            env=self._fan_out_env,
+            env=self._env,
         )
-        outcomes = await self._fan_out_operations.run(work, is_exclusive=False)
+        outcomes = await self._operations.run(work, is_exclusive=False)
         return outcomes if ledger is None else ParallelResult(outcomes=outcomes, budget=ledger.snapshot())
 
     parallel_resumable = blocking(parallel_resumable_async)
@@ -235,7 +235,7 @@ class FanOuts:
         journal = (
             None
             if self._store is None
-            else await self._fan_out_operations.run(
+            else await self._operations.run(
                 self._open(self._store, name, is_named=workflow_id is not None), is_exclusive=False
             )
         )
@@ -312,11 +312,11 @@ class FanOuts:
 
     async def _open(self, store: SessionStore, name: str, *, is_named: bool) -> WorkflowJournal:
         try:
-            return await WorkflowJournal.open(store, name, self._fan_out_env)
+            return await WorkflowJournal.open(store, name, self._env)
         except AlreadyActiveError as error:
             if is_named:
                 raise
             raise error.with_hint("a second workflow of one session needs a workflow_id of its own") from None
 
     async def _run_beside(self, work: Any) -> Any:
-        return await self._fan_out_operations.run(work, is_exclusive=False)
+        return await self._operations.run(work, is_exclusive=False)

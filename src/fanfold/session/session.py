@@ -71,11 +71,9 @@ class Session(FanOuts):
         )
         self._workspace = workspace
         self._options = options
-        self._env = env
         self._log = log
         self._composer = composer
         self._on_close = on_close
-        self._operations = operations
         self._closing = Closing(portal)
         self._answering = asyncio.Lock()
         self._inbox = inbox
