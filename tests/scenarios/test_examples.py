@@ -13,6 +13,9 @@ PRINTED = {
     "hello.py": "Hello, log.\n['question 0', 'question 1', 'question 2']\n"
     "['shorter: about one', 'shorter: about two']\n",
     "own_tool_and_agent.py": "It rains in Bergen.\n[weather: rain in Bergen]\nIt rains in Bergen.\n",
+    "resume_a_fan_out.py": "[True, False, True]\nsrc cached - recorded\n"
+    "tests re-run - failed before: Task failed: LLM error: the server is down\ndocs cached - recorded\n"
+    "['code', 'laws', 'words']\nmodel calls: 3 before, 1 after\nleft over: []\n",
     "resume_after_a_crash.py": "stopped: LLM error: the power went out\nresumed: An empty directory.\n"
     "model calls: 2 before, 1 after\n",
 }
@@ -46,3 +49,16 @@ def test_the_program_of_the_readme_runs(tmp_path: Path) -> None:
     [program] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     scripted = program.replace("from fanfold import Agent", "from tests.support.readme_agent import Agent")
     assert run(scripted, tmp_path) == "It is a project.\ndocs True None\nverdict True {'says_so': True}\n"
+
+
+def test_the_programs_of_the_orchestration_page_run(tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "orchestration.md").read_text(), re.DOTALL)
+    assert len(programs) == 2
+    printed = [
+        run(program.replace("from fanfold import Agent, ", "from tests.support.readme_agent import Agent, "), tmp_path)
+        for program in programs
+    ]
+    assert printed[0] == ""
+    assert "consumed_tokens=30" in printed[1]
+    assert "name='review', index=1, succeeded=1" in printed[1]
+    assert list((tmp_path / ".a3s" / "sessions").rglob("*.jsonl")) == []
