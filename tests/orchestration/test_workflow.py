@@ -1,6 +1,7 @@
 """Laws of a workflow: one ledger, one journal, finished phases kept until it closes."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -79,6 +80,34 @@ def test_a_workflow_with_a_failure_keeps_its_journal_and_one_without_removes_it(
         assert await session.checkpoints_async() == []
 
     in_session(tmp_path, use, session_store=store)
+
+
+def test_a_workflow_that_was_asked_nothing_keeps_what_it_found(tmp_path: Path) -> None:
+    store = MemorySessionStore()
+
+    async def use(session: Session) -> None:
+        async with await session.workflow_async(executor=failing("t1")) as workflow:
+            await workflow.phase_async("a", specs(2))
+        async with await session.workflow_async() as workflow:
+            assert workflow.budget_snapshot().consumed_tokens > 0
+        assert [each.succeeded for each in await session.checkpoints_async()] == [1]
+
+    in_session(tmp_path, use, session_store=store)
+
+
+def test_a_workflow_that_was_dropped_open_is_let_go_with_its_session(tmp_path: Path) -> None:
+    store = MemorySessionStore()
+
+    async def use(session: Session) -> None:
+        await session.workflow_async()
+        gc.collect()
+        with pytest.raises(AlreadyActiveError):
+            await session.workflow_async()
+
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        in_session(tmp_path, use, session_store=store)
+    in_session(tmp_path, lambda session: session.workflow_async(workflow_id="other"))
+    asyncio.run(store.release(asyncio.run(store.acquire("workflow/wf-s"))))
 
 
 def test_one_ledger_counts_for_every_call_and_survives_the_process(tmp_path: Path) -> None:

@@ -157,7 +157,8 @@ class Workflow:
 
     @on_loop
     async def close_async(self, *, keep: bool = False) -> None:
-        """Let the workflow go. With everything succeeded its journal is removed, unless it is to be kept."""
+        """Let the workflow go. With everything that it was asked succeeded its journal is removed, unless it is to be
+        kept; one that was asked nothing keeps what it found."""
         if self._is_closed:
             return
         if self._running:
@@ -165,7 +166,7 @@ class Workflow:
         self._is_closed = True
         if self._journal is not None:
             is_over = all(report is not None and report.failed == 0 for report in self._reports)
-            await self._journal.close(is_over=is_over and not keep)
+            await self._journal.close(is_over=is_over and bool(self._reports) and not keep)
 
     close = blocking(close_async)
 

@@ -47,7 +47,8 @@ class FanOuts:
         self._env = env
         self._operations = operations
         self._controls: weakref.WeakSet[FanOutControl] = weakref.WeakSet()
-        self._workflows: weakref.WeakSet[Workflow] = weakref.WeakSet()
+        self._workflows: set[Workflow] = set()
+        """Those that are not closed, as far as is known: one that was dropped open still has its lease."""
 
     @property
     def session_id(self) -> str:
@@ -252,7 +253,7 @@ class FanOuts:
             control=self._watched(control),
             run=self._run_beside,
         )
-        self._workflows.add(workflow)
+        self._workflows = {each for each in self._workflows if not each.is_closed()} | {workflow}
         return workflow
 
     workflow = blocking(workflow_async)
