@@ -278,5 +278,5 @@ def blocking(method: Callable[Concatenate[S, P], Awaitable[R]]) -> Callable[Conc
         return self.portal.call(work(), name)
 
     call.__name__ = name
-    call.__doc__ = f"Blocking form of `{name}_async`."
+    call.__doc__ = f"Blocking form of `{name}_async`.\n\n{method.__doc__ or ''}".rstrip()
     return call

@@ -154,7 +154,9 @@ class SessionStore(Protocol):
     `lease` it is refused unless that lease is the newest of its name and still held.
 
     Raises (each operation):
-        UsageError: a name that is none.
+        UsageError: a name that is none (`invalid name ...`), a record or a document that is no bytes or, for a record,
+            holds a newline (the message has the name).
+        LifecycleError: the store is closed.
         LogWriteError, CorruptLogError: the storage refuses, or cannot be trusted.
     """
 

@@ -252,3 +252,40 @@ def test_every_outcome_of_a_chain_is_told_on_request() -> None:
     )
     assert [None if each is None else each.output for each in results] == ["did did a", "did did b"]
     assert heard == [(0, 0, "did a"), (0, 1, "did did a"), (1, 0, "did b"), (1, 1, "did did b")]
+
+
+# ---- what became of a step, for programs ----------------------------------------------------------------------------
+
+
+def test_every_kind_of_failure_has_its_code() -> None:
+    async def answer(step: AgentStepSpec) -> Any:
+        if step.task_id == "late":
+            return await forever(step)
+        if step.task_id == "raises":
+            raise KeyError("missing")
+        return 5 if step.task_id == "wrong" else "fine"
+
+    class Wrong(HostExecutor):
+        async def execute_step(self, spec: AgentStepSpec, events: EventSink | None = None) -> StepOutcome:
+            if spec.task_id == "wrong":
+                return 5  # type: ignore[return-value]
+            return await super().execute_step(spec, events)
+
+    control = FanOutControl()
+    control.cancel_step("unwanted")
+    asked = [spec("late", timeout_ms=10), spec("raises"), spec("wrong"), spec("unwanted"), spec("fine")]
+    outcomes = asyncio.run(execute_steps_parallel(Wrong(answer), asked, control=control))
+    [refused] = asyncio.run(execute_steps_parallel(HostExecutor(), [spec("a")], ledger=TokenLedger(0)))
+    assert [outcome.error_code for outcome in [*outcomes, refused]] == [
+        "TIMEOUT",
+        "EXECUTOR_ERROR",
+        "EXECUTOR_ERROR",
+        "RUN_CANCELLED",
+        None,
+        "BUDGET_EXHAUSTED",
+    ]
+
+
+def test_what_is_no_executor_is_refused_before_anything_runs() -> None:
+    with pytest.raises(UsageError, match=r"is no executor: it needs execute_step\(spec, events\) and concurrency_hint"):
+        asyncio.run(execute_steps_parallel(object(), specs(1)))  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 PRINTED = {
     "hello.py": "Hello, log.\n['question 0', 'question 1', 'question 2']\n"
     "['shorter: about one', 'shorter: about two']\n",
+    "own_executor.py": "{'fan': 'e29a7f31', 'out': '762069bc', 'fold': '255541b1'}\n",
     "own_tool_and_agent.py": "It rains in Bergen.\n[weather: rain in Bergen]\nIt rains in Bergen.\n",
     "resume_a_fan_out.py": "[True, False, True]\nsrc cached - recorded\n"
     "tests re-run - failed before: Task failed: LLM error: the server is down\ndocs cached - recorded\n"

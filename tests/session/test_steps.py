@@ -356,3 +356,11 @@ def test_a_rule_that_names_no_tool_is_warned_of(tmp_path: Path, caplog: pytest.L
     [record] = caplog.records
     assert "reed" in record.getMessage()
     assert "read" in record.getMessage()
+
+
+def test_a_childs_failure_has_its_code(tmp_path: Path) -> None:
+    broken = ProviderError("down", kind="server", retryable=False)
+    model = ScriptedModel({"^empty": "", "^down": broken, "^shape": "no json", "json": "no json"})
+    asked = [step("e", "empty"), step("d", "down"), step("s", "shape", output_schema=SCHEMA), step("n", agent="nobody")]
+    codes = [outcome.error_code for outcome in run_steps(tmp_path, model, *asked)]
+    assert codes == ["NO_ANSWER", "LLM_ERROR", "SCHEMA_MISMATCH", "UNKNOWN_AGENT"]

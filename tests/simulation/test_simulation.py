@@ -56,7 +56,7 @@ def test_a_crash_at_every_append_is_survived(kind: Kind, crash: Crash) -> None:
 
 def test_a_seed_tells_the_same_story_in_every_process() -> None:
     def story(hash_seed: str) -> str:
-        command = [sys.executable, "-m", "fanfold.testing.simulate", "--seed", "2"]
+        command = [sys.executable, "-m", "fanfold.testing.simulations", "--seed", "2"]
         environ = {**os.environ, "PYTHONHASHSEED": hash_seed}
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
 
@@ -200,7 +200,7 @@ def test_a_broken_law_is_told_with_its_story_and_how_to_have_it_again() -> None:
     first, *story, last = law_broken_by("local", resume=from_the_beginning).splitlines()
     assert first.startswith("seed ")
     assert any("asks for turn 1" in line for line in story)
-    assert last.startswith("Once more: python -m fanfold.testing.simulate --seed ")
+    assert last.startswith("Once more: python -m fanfold.testing.simulations --seed ")
 
 
 def test_the_same_done_right_is_not_caught() -> None:

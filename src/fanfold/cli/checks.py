@@ -44,7 +44,7 @@ def all_checks(config: Path | None, environ: Mapping[str, str]) -> Iterator[Chec
     yield from local_model_checks()
     yield sandbox_check()
     yield _program("rg", "search uses it", "search reads the files itself, more slowly")
-    yield _package("rich", "live view of fan-outs", "fan-outs print plain lines; pip install 'fanfold[cli]'")
+    yield _package("rich", "live view of fan-outs", "fan-outs print plain lines; pip install '.[cli]' in the checkout")
 
 
 def config_checks(config: Path | None, environ: Mapping[str, str]) -> Iterator[Check]:
@@ -98,7 +98,7 @@ def local_model_checks() -> Iterator[Check]:
         yield Check("local model", "missing", str(error))
     is_there = importlib.util.find_spec(_RUNTIME) is not None
     if not is_there:
-        yield Check("local runtime", "missing", f"{_RUNTIME} is not installed: pip install 'fanfold[local]'")
+        yield Check("local runtime", "missing", f"{_RUNTIME} is not installed: pip install '.[local]' in the checkout")
     elif not _can_load(_OPENMP):
         yield Check("local runtime", "missing", f"{_RUNTIME} needs {_OPENMP}: apt-get install libgomp1")
     else:

@@ -55,6 +55,10 @@ class StepOutcome(Record, frozen=True, kw_only=True, omit_defaults=True, dict=Tr
     cost_usd: float | None = None
     """By the model's prices; absent when they are not configured."""
     duration_ms: int | None = None
+    error_code: str | None = None
+    """Of a failure, to branch on: the `code` of the error that ended it (`BUDGET_EXHAUSTED`, `LLM_ERROR`, `PARKED`,
+    `STEP_LIMIT`, ...), `RUN_CANCELLED`, `TIMEOUT`, `UNKNOWN_AGENT`, `NO_ANSWER` (broken off, filtered, denied, empty),
+    `SCHEMA_MISMATCH`, or `EXECUTOR_ERROR`. Absent where an executor of your own gives none."""
     stop_reason: str | None = None
     """Present when the answer did not end by itself, for example `length`."""
 
@@ -91,6 +95,7 @@ class ParallelResult(Record, frozen=True, kw_only=True):
     budget: BudgetSnapshot
 
 
+SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
 CANCELLED = "Task cancelled by caller"
 """The output of a step that was cancelled while it ran."""
 
@@ -101,7 +106,12 @@ def child_session_id(task_id: str) -> str:
 
 
 def failed(
-    spec: AgentStepSpec, reason: str, *, usage: Usage | None = None, duration_ms: int | None = None
+    spec: AgentStepSpec,
+    reason: str,
+    *,
+    code: str | None = None,
+    usage: Usage | None = None,
+    duration_ms: int | None = None,
 ) -> StepOutcome:
     """The outcome of a step that did not succeed: across the executor seam failure is a value."""
     return StepOutcome(
@@ -110,6 +120,7 @@ def failed(
         agent=spec.agent,
         output=reason,
         success=False,
+        error_code=code,
         usage=usage,
         duration_ms=duration_ms,
     )

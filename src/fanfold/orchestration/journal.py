@@ -18,7 +18,7 @@ from fanfold.contracts.journal import Lived
 from fanfold.contracts.messages import Usage
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.env import Clock, HostEnv
-from fanfold.errors import StorageError, UsageError
+from fanfold.errors import ExecutorError, StorageError, UsageError
 from fanfold.kernel.journal import JournalView, Recorded, asking
 from fanfold.kernel.plain_text import is_plain
 from fanfold.orchestration.append_queue import AppendQueue
@@ -162,7 +162,7 @@ class _Entry(msgspec.Struct):
             return self.view.ending(end)
         except (TypeError, ValueError, RecursionError) as error:
             why = f"Task failed: its outcome cannot be recorded: {error}"
-            outcome = replace(end.outcome, success=False, structured=None, output=why)
+            outcome = replace(end.outcome, success=False, structured=None, output=why, error_code=ExecutorError.code)
             self.end = replace(end, outcome=outcome)
             return self.view.ending(self.end)
 

@@ -48,7 +48,7 @@ class TokenLedger:
 
     def __init__(self, limit_tokens: int | None = None, spent: Usage | None = None) -> None:
         if limit_tokens is not None and (type(limit_tokens) is not int or limit_tokens < 0):
-            raise UsageError(f"budget_tokens must be a whole number, 0 or more, got {limit_tokens!r}")
+            raise UsageError(f"a token budget must be a whole number, 0 or more, got {limit_tokens!r}")
         self._limit = limit_tokens
         self._consumed = 0
         self._estimated = 0

@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from fanfold.contracts.record import JsonValue
-from fanfold.contracts.steps import StepOutcome
+from fanfold.contracts.steps import SCHEMA_MISMATCH, StepOutcome
 from fanfold.foreign import described
 from fanfold.kernel.schema import instance_path
 from fanfold.orchestration.specs import SpecLike
@@ -33,7 +33,10 @@ def with_parsed(outcome: StepOutcome, parser: Parser | None) -> StepOutcome:
         instance = parser(_with_whole_numbers(outcome.structured))
     except Exception as error:  # noqa: BLE001  the class runs its own code here, which may raise anything
         why = f"[structured output failed: {_refusal(error)}]"
-        return msgspec.structs.replace(outcome, success=False, structured=None, output=f"{outcome.output}\n\n{why}")
+        output = f"{outcome.output}\n\n{why}"
+        return msgspec.structs.replace(
+            outcome, success=False, structured=None, output=output, error_code=SCHEMA_MISMATCH
+        )
     parsed = msgspec.structs.replace(outcome)  # the one that was given may be somebody else's too
     vars(parsed)["parsed"] = instance
     return parsed

@@ -127,7 +127,9 @@ def _next_spec(answer: Any, tell: EventSink | None, item: int, number: int) -> A
     """The spec in a stage's answer; None, and a warning that says why, where there is none."""
     if answer is None:
         return None
+    raised = None
     if isinstance(answer, _Raised):
+        raised = None if answer.why else answer.error
         why = answer.why or f"it raised {described(answer.error)}"
     else:
         try:
@@ -136,7 +138,7 @@ def _next_spec(answer: Any, tell: EventSink | None, item: int, number: int) -> A
             why = str(error)
     message = f"stage {number} of item {item}: {why}"
     if tell is None:
-        logger.warning(message)
+        logger.warning(message, exc_info=raised)
     else:
         tell(event("pipeline_warning", item=item, stage=number, message=message))
     return None

@@ -17,14 +17,16 @@ from fanfold.contracts.events import AgentEvent, event
 from fanfold.contracts.facts import Fact
 from fanfold.contracts.messages import NO_USAGE, Usage, UsageSum
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
-from fanfold.errors import StorageError
-from fanfold.foreign import call_foreign, described, tolerant
+from fanfold.errors import BudgetExhaustedError, ExecutorError, RunCancelledError, StorageError, UsageError
+from fanfold.foreign import call_foreign, described, logger, tolerant
 from fanfold.kernel.journal import usage_of
 from fanfold.kernel.step_identity import step_identity
 from fanfold.orchestration.control import FanOutControl, StepScope
 from fanfold.orchestration.journal import EndedStep, WorkflowJournal
 from fanfold.orchestration.ledger import BudgetDenial, TokenLedger
 from fanfold.protocols import AgentExecutor, EventSink, ResumableExecutor
+
+TIMEOUT = "TIMEOUT"
 
 Counts = Callable[[StepOutcome], None]
 
@@ -72,6 +74,8 @@ class StepRunner:
         scope: str = "",
     ) -> None:
         """`ledger` is for executors that do not charge it themselves; `scope` stands before the places of the steps."""
+        if not isinstance(executor, AgentExecutor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"{executor!r} is no executor: it needs execute_step(spec, events) and concurrency_hint()")
         self._executor = executor
         self.tell = None if events is None else tolerant(events)
         self._ledger = ledger
@@ -156,15 +160,15 @@ class StepRunner:
     async def _attempt(self, executor: AgentExecutor, spec: AgentStepSpec) -> tuple[StepOutcome, bool]:
         """An outcome, and whether another attempt would be pointless."""
         if self._control.is_unwanted(spec.task_id):
-            return failed(spec, CANCELLED, usage=NO_USAGE), True
+            return failed(spec, CANCELLED, code=RunCancelledError.code, usage=NO_USAGE), True
         if self._ledger is None:
             return await self._timed(executor, spec)
         room = await self._ledger.reserve(len(spec.prompt) // 4)
         if isinstance(room, BudgetDenial):
-            return failed(spec, f"Task failed: {room}", usage=NO_USAGE), True
+            return failed(spec, f"Task failed: {room}", code=BudgetExhaustedError.code, usage=NO_USAGE), True
         if self._control.is_unwanted(spec.task_id):  # it was cancelled while it waited for room
             room.settle(None)
-            return failed(spec, CANCELLED, usage=NO_USAGE), True
+            return failed(spec, CANCELLED, code=RunCancelledError.code, usage=NO_USAGE), True
         used: Usage | None = None
         try:
             outcome, is_final = await self._timed(executor, spec)
@@ -182,12 +186,13 @@ class StepRunner:
             async with timer:
                 answer = await call_foreign(
                     executor.execute_step(spec, events),
-                    lambda error: failed(spec, f"parallel branch panicked: {described(error)}"),
+                    lambda error: _raised(spec, error),
                 )
         except TimeoutError:
             if scope.is_cancelled:
-                return _sound(spec, failed(spec, CANCELLED)), True
-            return _sound(spec, failed(spec, f"Task failed: it did not end within {spec.timeout_ms} ms")), False
+                return _sound(spec, failed(spec, CANCELLED, code=RunCancelledError.code)), True
+            late = f"Task failed: it did not end within {spec.timeout_ms} ms"
+            return _sound(spec, failed(spec, late, code=TIMEOUT)), False
         finally:
             self._control.end(scope)
         return _sound(spec, answer), False
@@ -274,6 +279,11 @@ class _KeptFacts(msgspec.Struct):
             await self.journal.flush()
 
 
+def _raised(spec: AgentStepSpec, error: BaseException) -> StepOutcome:
+    logger.warning("the executor raised at step '%s'", spec.task_id, exc_info=error)
+    return failed(spec, f"parallel branch panicked: {described(error)}", code=ExecutorError.code)
+
+
 def _together(earlier: StepOutcome, outcome: StepOutcome) -> StepOutcome:
     """The later outcome, with what both took."""
     usage = (earlier.usage or NO_USAGE) + (outcome.usage or NO_USAGE)
@@ -284,7 +294,8 @@ def _together(earlier: StepOutcome, outcome: StepOutcome) -> StepOutcome:
 def _sound(spec: AgentStepSpec, answer: object) -> StepOutcome:
     """The answer as an outcome of this step; one of tokens that nobody reported has them estimated."""
     if not isinstance(answer, StepOutcome) or answer.task_id != spec.task_id:
-        return failed(spec, f"the executor answered with {_describe(answer)} instead of the outcome of this step")
+        why = f"the executor answered with {_describe(answer)} instead of the outcome of this step"
+        return failed(spec, why, code=ExecutorError.code)
     if not answer.session_id:
         answer = replace(answer, session_id=child_session_id(spec.task_id))
     return answer if answer.usage is not None else replace(answer, usage=_estimate(spec, answer))

@@ -61,7 +61,7 @@ def load_runtime(load: Callable[[str], Any] = importlib.import_module) -> Runtim
             ) from error
         raise MissingExtraError(
             feature="the runtime of local models (xllamacpp)",
-            install="pip install 'fanfold[local]'",
+            install="pip install '.[local]' in the checkout",
             reason=str(error),
         ) from error
     finally:

@@ -16,7 +16,7 @@ from fanfold.contracts.codec import encode_json
 from fanfold.contracts.events import AgentEvent, event
 from fanfold.contracts.facts import Fact
 from fanfold.contracts.messages import NO_USAGE, Usage
-from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
+from fanfold.contracts.steps import CANCELLED, SCHEMA_MISMATCH, AgentStepSpec, StepOutcome, child_session_id, failed
 from fanfold.env import HostEnv
 from fanfold.errors import FanfoldError
 from fanfold.foreign import described
@@ -35,6 +35,7 @@ from fanfold.session.limiter import Limiter, Slot
 from fanfold.session.setup import AgentSetup
 
 REPAIR_ROUNDS = 2
+UNKNOWN_AGENT, NO_ANSWER = "UNKNOWN_AGENT", "NO_ANSWER"
 
 SetupFor = Callable[[AgentDefinition, AgentStepSpec], AgentSetup]
 """Composes what a child of that role thinks with; raises FanfoldError when it cannot (unknown model, missing key)."""
@@ -84,7 +85,7 @@ class TaskExecutor:
     ) -> StepOutcome:
         agent = find_agent(spec.agent, self._agents)
         if agent is None:
-            return failed(spec, f"Task failed: Unknown agent type: '{spec.agent}'", usage=NO_USAGE)
+            return failed(spec, f"Task failed: Unknown agent type: '{spec.agent}'", code=UNKNOWN_AGENT, usage=NO_USAGE)
         async with self._limiter.slot() as slot:
             start = self._env.clock.monotonic_ms()
             self._emit_start(spec, events, self._env.clock.now_ms())
@@ -115,7 +116,7 @@ class TaskExecutor:
             child = _Child(spec, setup, self._surroundings(spec, slot, events, kept))
             outcome = await child.run(self._new_log(), kept)
         except FanfoldError as error:
-            outcome = failed(spec, f"Task failed: {error}")
+            outcome = failed(spec, f"Task failed: {error}", code=error.code)
         if child is not None:
             usage = child.usage
         cost = None if prices is None else prices.of(usage)
@@ -253,7 +254,8 @@ class _Child:
         why = failure_text(found, REPAIR_ROUNDS)
         if self._setup.model.capabilities.structured == "prompt":
             why += " (a server that can enforce a schema is asked to by structured_output of its provider)"
-        return replace(outcome, success=False, output=f"{outcome.output}\n\n[structured output failed: {why}]")
+        output = f"{outcome.output}\n\n[structured output failed: {why}]"
+        return replace(outcome, success=False, output=output, error_code=SCHEMA_MISMATCH)
 
 
 _WHY_FAILED: Mapping[str, str] = {
@@ -275,7 +277,7 @@ def _judged(spec: AgentStepSpec, state: SessionState, *, may_be_thought: bool) -
     if why is None and not state.text.strip() and not (may_be_thought and state.reasoning.strip()):
         why = "child agent returned no final output"
     if why is not None:
-        return failed(spec, f"Task failed: {why}" + (f"\n\n{state.text}" if state.text else ""))
+        return failed(spec, f"Task failed: {why}" + (f"\n\n{state.text}" if state.text else ""), code=NO_ANSWER)
     return StepOutcome(
         task_id=spec.task_id,
         session_id=child_session_id(spec.task_id),

@@ -9,6 +9,7 @@ from fanfold.contracts.steps import ParallelResult, StepOutcome
 from fanfold.contracts.workflow import CheckpointSummary, ResumePlan, WorkflowCheckpoint
 from fanfold.env import HostEnv
 from fanfold.errors import AlreadyActiveError, MissingStoreError
+from fanfold.foreign import logger
 from fanfold.orchestration import checkpoints
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.journal import WorkflowJournal
@@ -36,6 +37,7 @@ class FanOuts:
         portal: Portal,
         session_id: str,
         executor: TaskExecutor,
+        is_named: bool,
         store: SessionStore | None,
         env: HostEnv,
         operations: Operations,
@@ -43,6 +45,8 @@ class FanOuts:
         self.portal = portal
         self._session_id = session_id
         self._executor = executor
+        self._is_named = is_named
+        """Its id was chosen, so a later session may have it too."""
         self._store = store
         self._env = env
         self._operations = operations
@@ -232,6 +236,12 @@ class FanOuts:
             CheckpointRefusedError: its journal cannot be trusted.
         """
         name = workflow_id or f"wf-{self._session_id}"
+        if self._store is not None and workflow_id is None and not self._is_named:
+            logger.warning(
+                "workflow '%s' is recorded under an id of chance, so no later run finds it: give the session a "
+                "session_id or the workflow a workflow_id",
+                name,
+            )
         ledger = TokenLedger(token_budget)
         journal = (
             None

@@ -64,6 +64,7 @@ class Session(FanOuts):
         super().__init__(
             portal=portal,
             session_id=session_id,
+            is_named=options.session_id is not None,
             executor=executor,
             store=options.session_store,
             env=env,

@@ -7,7 +7,7 @@ import msgspec
 from fanfold.contracts.codec import encode_readable
 from fanfold.contracts.messages import ModelReply, ToolCall, ToolOutput
 from fanfold.errors import ProviderError
-from fanfold.foreign import described
+from fanfold.foreign import described, logger
 from fanfold.kernel.call_ids import unique_ids
 from fanfold.kernel.plain_text import plain
 
@@ -52,4 +52,5 @@ def _sound_call(id: str, call: ToolCall) -> ToolCall:
 
 
 def no_reply(error: BaseException) -> ProviderError:
+    logger.debug("the model client gave no valid reply", exc_info=error)
     return ProviderError(f"the model client gave no valid reply: {described(error)}", kind="protocol", retryable=False)

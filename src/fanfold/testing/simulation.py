@@ -1,7 +1,7 @@
 """The simulator: a workflow drawn from a seed, run, made to fail in every way, and started again until it is done.
 
 What really happened is known from the steps themselves and from the bytes in the store, so a law is judged without
-asking the code under test. `python -m fanfold.testing.simulate` runs many.
+asking the code under test. `python -m fanfold.testing.simulations` runs many.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ def simulate(
     if world.fault is not None:
         raise LawBrokenError(
             f"seed {seed} ({simulation.kind}) broke a law: {world.fault}\n\n{world.story()}\n\n"
-            f"Once more: python -m fanfold.testing.simulate --seed {seed}" + (f" --kind {kind}" if kind else "")
+            f"Once more: python -m fanfold.testing.simulations --seed {seed}" + (f" --kind {kind}" if kind else "")
         )
     return Simulated(
         seed=seed,

@@ -1,4 +1,4 @@
-"""`python -m fanfold.testing.simulate`: many simulated schedules, or the story of one."""
+"""`python -m fanfold.testing.simulations`: many simulated schedules, or the story of one."""
 
 import time
 
