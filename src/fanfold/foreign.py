@@ -49,7 +49,9 @@ def tolerant(listener: Callable[..., None]) -> Callable[..., None]:
             return
         try:
             listener(*args)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             is_silent = True
             logger.exception("a listener raised and will hear no more of this operation")
 

@@ -50,6 +50,8 @@ class SessionOptions(msgspec.Struct, kw_only=True):
         if unknown:
             raise UsageError(f"unknown session option '{unknown[0]}'; there are: {', '.join(self.__struct_fields__)}")
         given = {name: value for name, value in overrides.items() if value is not None}
+        if isinstance(given.get("session_store"), type) or isinstance(self.session_store, type):
+            raise UsageError("session option session_store: it is a class, not a store such as FileSessionStore(dir)")
         merged = msgspec.structs.replace(self, **given)
         values = {name: getattr(merged, name) for name in merged.__struct_fields__}
         try:

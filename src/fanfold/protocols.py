@@ -259,7 +259,11 @@ class StepFacts(Protocol):
 
 @runtime_checkable
 class ResumableExecutor(AgentExecutor, Protocol):
-    """An executor whose steps can go on from their recorded facts."""
+    """An executor whose steps can go on from their recorded facts.
+
+    It tells `subagent_start` when a step really starts, and its outcomes, unlike those of any other, are taken as they
+    are: they must be JSON data of the types that `StepOutcome` says.
+    """
 
     def within(self, facts: StepFacts) -> AgentExecutor:
         """This executor for one step, which begins where `facts` stand and tells them what comes after."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
-from fanfold.errors import LogWriteError, StoreConflictError
+from fanfold.errors import CheckpointRefusedError, LogWriteError, StoreConflictError
 from fanfold.orchestration.journal import WorkflowJournal
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.orchestration.parallel import execute_steps_parallel
@@ -73,6 +73,8 @@ def law_broken_by(kind: Kind = "host", seeds: int = 60, **mutant: Any) -> str:
             simulate(seed, kind=kind, **mutant)
         except LawBrokenError as error:
             return str(error)
+        except CheckpointRefusedError as error:
+            return f"it broke a law: {error}"
     raise AssertionError("nobody noticed")
 
 
@@ -162,7 +164,7 @@ def journal_with(
             if ledger is not None and carries_over:
                 ledger.carry_over(journal.view.spent)
             runner = StepRunner(executor, ledger=None if charges_ledger else ledger, journal=journal, **rest)
-            outcomes = await run_recorded(runner, journal, specs, strict=strict)
+            outcomes = await run_recorded(runner, journal, specs, [None] * len(specs), strict=strict)
             is_over = removes or all(outcome.success for outcome in outcomes)
             return outcomes
         finally:

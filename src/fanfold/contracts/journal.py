@@ -31,7 +31,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     id: Digest
     """Identity of the step's meaning."""
     seal: Digest
-    """Over workflow, place, identity and the bytes of the outcome."""
+    """Over workflow, the seal before, and all that stands in this record."""
     ms: int
     """Since the workflow's first record."""
     u: Usage | None = None
@@ -45,6 +45,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 class Lived(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="facts"):
     at: str
     id: Digest
+    seal: Digest
     facts: tuple[msgspec.Raw, ...]
     """As the fact log writes them; the first has seq 1 when the step begins anew."""
 

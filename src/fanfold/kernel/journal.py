@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from fanfold.contracts.codec import decode_fact, encode_json, read_json
+from fanfold.contracts.codec import decode_fact, encode_fact, encode_json, read_json
 from fanfold.contracts.facts import Compacted, Fact, QuestionTurn, TextTurn, ToolTurn
 from fanfold.contracts.journal import Asked, Ended, JournalRecord, Lived, Opened
 from fanfold.contracts.messages import NO_USAGE, Usage, UsageSum
@@ -65,12 +65,19 @@ class JournalView:
         self._spent = UsageSum()
         self.cost_usd: float | None = None
         self.newest_ms = 0
-        self._salt = f"fanfold step v{SCHEMA_VERSION}\0{workflow_id}\0"
+        self._seal = digest(f"fanfold journal v{SCHEMA_VERSION}\0{workflow_id}".encode())
+        """Of the newest record that has one: each seal covers the one before, so none can be moved or left out."""
+        self._next_seal = self._seal
 
     @property
     def spent(self) -> Usage:
         """By everything that is recorded."""
         return self._spent.usage()
+
+    @property
+    def places(self) -> set[str]:
+        """Wherever something was recorded."""
+        return {*self.succeeded, *self.failed, *self.threads}
 
     # ---- reading ----
 
@@ -78,27 +85,28 @@ class JournalView:
         """Take in what was read from a store.
 
         Raises:
-            CheckpointRefusedError: a record is of a later version, of another workflow, changed, or none of ours.
+            CheckpointRefusedError: a record is of a later version, of another workflow, changed, out of its order, or
+                none of ours.
         """
         for number, data in enumerate(records, 1):
             try:
-                record = read_json(data, _decoder)
-                self._take(record)
+                self._take(read_json(data, _decoder))
             except ValueError as error:
                 raise self._refused(f"record {number} cannot be read: {error}") from error
-        if self.opened is None and self.newest_ms:
-            raise self._refused("it does not begin with the record that names its workflow")
 
     def _take(self, record: JournalRecord) -> None:
+        if isinstance(record, Opened):
+            self._take_opening(record)
+            return
+        if self.opened is None:
+            raise self._refused("it does not begin with the record that names its workflow")
         match record:
             case Ended():
-                self._take_end(record)
+                self._take_end(record, self.opened)
             case Lived():
-                self.take_facts(record.at, record.id, [decode_fact(bytes(raw)) for raw in record.facts])
+                self._take_facts(record)
             case Asked():
                 self.asked.append(record)
-            case Opened():
-                self._take_opening(record)
 
     def _take_opening(self, record: Opened) -> None:
         if record.version > SCHEMA_VERSION:
@@ -107,19 +115,31 @@ class JournalView:
             )
         if record.workflow != self.workflow_id:
             raise self._refused(f"it is keyed to '{record.workflow}', not '{self.workflow_id}'")
+        if self.opened is not None:
+            raise self._refused("it is opened twice")
         self.opened = record
         self.newest_ms = max(self.newest_ms, record.at_ms)
 
-    def _take_end(self, record: Ended) -> None:
+    def _take_end(self, record: Ended, opened: Opened) -> None:
         outcome = read_json(record.o, _outcomes)
         place = record.at or outcome.task_id
-        if record.seal != self._seal(place, record.id, record.o):
+        if record.seal != self._seal_of(place, record.id, _also(record.ms, record.u, record.c), record.o):
             raise self._refused(f"the result of step '{place}' is not the one that was recorded")
-        if self.opened is None:
-            raise self._refused("it does not begin with the record that names its workflow")
+        self._seal = record.seal
         if not outcome.session_id:
             outcome = msgspec.structs.replace(outcome, session_id=child_session_id(outcome.task_id))
-        self.take_end(Recorded(place, record.id, outcome, self.opened.at_ms + record.ms, record.u, record.c))
+        self.take_end(Recorded(place, record.id, outcome, opened.at_ms + record.ms, record.u, record.c))
+
+    def _take_facts(self, record: Lived) -> None:
+        if record.seal != self._seal_of(record.at, record.id, "", *record.facts):
+            raise self._refused(f"the turns of step '{record.at}' are not those that were recorded")
+        self._seal = record.seal
+        facts = [decode_fact(bytes(raw)) for raw in record.facts]
+        thread = self.threads.get(record.at)
+        due = 1 if thread is None else len(thread.facts) + 1
+        if not facts or facts[0].seq not in (1, due):
+            raise self._refused(f"the turns of step '{record.at}' do not follow each other")
+        self.take_facts(record.at, record.id, facts)
 
     # ---- what comes in, from a store or from the run itself ----
 
@@ -155,6 +175,10 @@ class JournalView:
 
     # ---- writing ----
 
+    def begin_batch(self) -> None:
+        """What is encoded next follows what is recorded; an earlier batch that did not become durable is void."""
+        self._next_seal = self._seal
+
     def opening(self, at_ms: int) -> bytes:
         self.opened = Opened(self.workflow_id, SCHEMA_VERSION, at_ms)
         self.newest_ms = max(self.newest_ms, at_ms)
@@ -166,23 +190,41 @@ class JournalView:
         if outcome.session_id == child_session_id(outcome.task_id):
             outcome = msgspec.structs.replace(outcome, session_id="")
         written = msgspec.Raw(encode_json(outcome))
+        ms = end.ms - (0 if self.opened is None else self.opened.at_ms)
+        also = _also(ms, end.spent, end.cost_usd)
+        seal = self._next_seal = self._seal_of(end.place, end.identity, also, written, after=self._next_seal)
         return encode_json(
             Ended(
                 at="" if end.place == outcome.task_id else end.place,
                 id=end.identity,
-                seal=self._seal(end.place, end.identity, written),
-                ms=end.ms - (0 if self.opened is None else self.opened.at_ms),
+                seal=seal,
+                ms=ms,
                 u=end.spent,
                 c=end.cost_usd,
                 o=written,
             )
         )
 
-    def _seal(self, place: str, identity: str, outcome: msgspec.Raw) -> str:
-        return digest(f"{self._salt}{place}\0{identity}\0".encode() + bytes(outcome))
+    def living(self, place: str, identity: str, facts: Sequence[Fact]) -> bytes:
+        """The record of turns of a step under way."""
+        lines = tuple(msgspec.Raw(encode_fact(fact)[:-1]) for fact in facts)
+        seal = self._next_seal = self._seal_of(place, identity, "", *lines, after=self._next_seal)
+        return encode_json(Lived(at=place, id=identity, seal=seal, facts=lines))
+
+    def seal_batch(self) -> None:
+        """What was encoded since `begin_batch` is durable."""
+        self._seal = self._next_seal
+
+    def _seal_of(self, place: str, identity: str, also: str, *parts: msgspec.Raw, after: str | None = None) -> str:
+        head = f"{after or self._seal}\0{place}\0{identity}\0{also}\0".encode()
+        return digest(head + b"\0".join(map(bytes, parts)))
 
     def _refused(self, reason: str) -> CheckpointRefusedError:
         return CheckpointRefusedError(workflow_id=self.workflow_id, reason=reason)
+
+
+def _also(ms: int, spent: Usage | None, cost_usd: float | None) -> str:
+    return f"{ms}" if spent is None and cost_usd is None else f"{ms}\0{encode_json((spent, cost_usd)).decode()}"
 
 
 def asking(scope: str, specs: Sequence[AgentStepSpec]) -> list[bytes]:
@@ -195,15 +237,13 @@ def asking(scope: str, specs: Sequence[AgentStepSpec]) -> list[bytes]:
 
 
 def asked_specs(view: JournalView) -> dict[str, AgentStepSpec]:
-    """By place, the newest spec that was asked there."""
+    """By place, the newest spec that was asked there, as far as that can be read: no result depends on it."""
     specs: dict[str, AgentStepSpec] = {}
     for record in view.asked:
         try:
             found = read_json(zlib.decompress(base64.b64decode(record.packed)), _specs)
-        except (ValueError, zlib.error) as error:
-            raise CheckpointRefusedError(
-                workflow_id=view.workflow_id, reason=f"a list of its specs cannot be read: {error}"
-            ) from error
+        except (ValueError, zlib.error):
+            continue
         specs.update({record.scope + spec.task_id: spec for spec in found})
     return specs
 

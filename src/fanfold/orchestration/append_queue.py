@@ -8,7 +8,7 @@ import asyncio
 import copy
 from collections.abc import Callable
 
-from fanfold.errors import FencedError, StoreConflictError
+from fanfold.errors import FencedError, InternalError, StoreConflictError
 from fanfold.protocols import Lease, SessionStore
 
 ROOM = 1024
@@ -22,7 +22,11 @@ _Entry = tuple[Encode, Callable[[], None]]
 class AppendQueue:
     """The only writer of one log."""
 
-    def __init__(self, store: SessionStore, log: str, last_seq: int, lease: Lease) -> None:
+    def __init__(
+        self, store: SessionStore, log: str, last_seq: int, lease: Lease, before_batch: Callable[[], None]
+    ) -> None:
+        """`before_batch` is called before the records of each append are made."""
+        self._before_batch = before_batch
         self._store = store
         self._log = log
         self._last_seq = last_seq
@@ -104,37 +108,43 @@ class AppendQueue:
             return
         if not isinstance(error, StoreConflictError | FencedError):
             self._error = None
-        raise copy.copy(error)
+        raise _again(error)
 
     async def _flush(self) -> None:
         try:
             while self._entries and self._error is None:
                 batch = tuple(self._entries)
-                self._error = await self._write([encode() for encode, _ in batch])
-                if self._error is not None:
-                    self._disappoint(self._error)
-                    return
+                self._before_batch()
+                await self._write([encode() for encode, _ in batch])
                 del self._entries[: len(batch)]
                 for _, on_written in batch:
                     on_written()
+        except Exception as error:  # noqa: BLE001  whoever comes next raises it
+            self._error = error
         finally:
             self._flusher = None
+            self._disappoint(self._error)
             watchers, self._watchers = self._watchers, []
             for watcher in watchers:
                 if not watcher.done():
                     watcher.set_result(None)
 
-    async def _write(self, records: list[bytes]) -> Exception | None:
+    async def _write(self, records: list[bytes]) -> None:
         ahead = tuple(self._ahead)
         self.appends += 1
-        try:
-            self._last_seq = await self._store.append(self._log, self._last_seq, [*ahead, *records], self._lease)
-        except Exception as error:  # noqa: BLE001  whoever comes next raises it
-            return error
+        self._last_seq = await self._store.append(self._log, self._last_seq, [*ahead, *records], self._lease)
         del self._ahead[: len(ahead)]
-        return None
 
-    def _disappoint(self, error: Exception) -> None:
+    def _disappoint(self, error: Exception | None) -> None:
+        """Nobody waits for an append that is not going to be."""
         for landed in self._hopes:
-            if not landed.done():
-                landed.set_exception(copy.copy(error))  # each task raises one of its own
+            if not landed.done() and (error is not None or not self._entries):
+                landed.set_exception(_again(error or InternalError("a record was neither written nor refused")))
+
+
+def _again(error: Exception) -> Exception:
+    """An error of one's own for each task that raises it, where it can be copied."""
+    try:
+        return copy.copy(error)
+    except Exception:  # noqa: BLE001  a class with a constructor of its own kind
+        return error

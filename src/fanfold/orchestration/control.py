@@ -12,11 +12,20 @@ class StepScope:
     def __init__(self, timer: asyncio.Timeout) -> None:
         self.timer = timer
         self.is_cancelled = False
+        self.is_over = False
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        if not self.timer.expired():  # its time was up in this very turn of the loop: it is being stopped
-            self.timer.reschedule(asyncio.get_running_loop().time())
+        self._stop_at(asyncio.get_running_loop().time())
+
+    def restart(self, deadline: float) -> None:
+        """Let its time end at `deadline`, in the loop's time."""
+        if not self.is_cancelled:
+            self._stop_at(deadline)
+
+    def _stop_at(self, when: float) -> None:
+        if not self.is_over and not self.timer.expired():  # its time may be up in this very turn of the loop
+            self.timer.reschedule(when)
 
 
 class FanOutControl:
@@ -42,6 +51,10 @@ class FanOutControl:
         self._unwanted.add(task_id)
         self._on_loop(lambda: [scope for scope, running in self._running.items() if running == task_id])
 
+    def cancel_running(self, task_id: str) -> None:
+        """Cancel the step if it runs; one of that id may start later."""
+        self._on_loop(lambda: [scope for scope, running in self._running.items() if running == task_id])
+
     def is_running(self, task_id: str) -> bool:
         return task_id in list(self._running.values())
 
@@ -63,6 +76,7 @@ class FanOutControl:
         self._running[scope] = task_id
 
     def end(self, scope: StepScope) -> None:
+        scope.is_over = True
         del self._running[scope]
 
     def _on_loop(self, chosen: Callable[[], Sequence[StepScope]]) -> None:

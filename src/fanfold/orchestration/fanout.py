@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from fanfold.errors import ExecutorError
 from fanfold.foreign import stop_if_cancelled
 
 
@@ -13,11 +14,14 @@ async def fan_out(count: int, limit: int, work: Callable[[int], Awaitable[None]]
     The first error ends the rest and is raised as it is: its siblings were cancelled because of it.
     """
     indices = iter(range(count))
+    done = 0
 
     async def worker() -> None:
+        nonlocal done
         for index in indices:
             stop_if_cancelled()
             await work(index)
+            done += 1
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -25,3 +29,5 @@ async def fan_out(count: int, limit: int, work: Callable[[int], Awaitable[None]]
                 group.create_task(worker())
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
+    if done < count:  # nobody else can end a worker in silence
+        raise ExecutorError("an executor, a stage or a tool cancelled the task that ran it, which is not its own")

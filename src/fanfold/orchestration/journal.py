@@ -10,15 +10,12 @@ from functools import partial
 from typing import Self
 
 import msgspec
-from msgspec.structs import replace
 
-from fanfold.contracts.codec import encode_fact, encode_json
 from fanfold.contracts.facts import Fact
-from fanfold.contracts.journal import Lived
 from fanfold.contracts.messages import Usage
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.env import Clock, HostEnv
-from fanfold.errors import ExecutorError, StorageError, UsageError
+from fanfold.errors import CheckpointRefusedError, CorruptLogError, StorageError, UsageError
 from fanfold.kernel.journal import JournalView, Recorded, asking
 from fanfold.kernel.plain_text import is_plain
 from fanfold.orchestration.append_queue import AppendQueue
@@ -40,9 +37,17 @@ async def read_journal(store: SessionStore, workflow_id: str) -> JournalView:
     Raises:
         CheckpointRefusedError: no run may build on it.
     """
+    return (await _read(store, workflow_id))[0]
+
+
+async def _read(store: SessionStore, workflow_id: str) -> tuple[JournalView, int]:
     view = JournalView(workflow_id)
-    view.absorb(await store.read(log_name(workflow_id)))
-    return view
+    try:
+        records = await store.read(log_name(workflow_id))
+    except CorruptLogError as error:
+        raise CheckpointRefusedError(workflow_id=workflow_id, reason=str(error)) from error
+    view.absorb(records)
+    return view, len(records)
 
 
 class WorkflowJournal:
@@ -53,10 +58,12 @@ class WorkflowJournal:
         self._store = store
         self._lease = lease
         self._env = env
-        self._queue = AppendQueue(store, lease.name, last_seq, lease)
+        self._queue = AppendQueue(store, lease.name, last_seq, lease, view.begin_batch)
         self._is_closed = False
+        self.asked_for: set[str] = set()
+        """Places that steps were asked for since it was opened."""
         if view.opened is None:
-            self._queue.precede(view.opening(env.clock.now_ms()))
+            self._queue.precede(view.opening(int(env.clock.now_ms())))
 
     @classmethod
     async def open(cls, store: SessionStore, workflow_id: str, env: HostEnv) -> Self:
@@ -68,13 +75,11 @@ class WorkflowJournal:
         """
         lease = await store.acquire(log_name(workflow_id))
         try:
-            view = JournalView(workflow_id)
-            records = await store.read(lease.name)
-            view.absorb(records)
+            view, last_seq = await _read(store, workflow_id)
+            return cls(store, lease, view, last_seq, env)
         except BaseException:
             await store.release(lease)
             raise
-        return cls(store, lease, view, len(records), env)
 
     @property
     def appends(self) -> int:
@@ -91,8 +96,8 @@ class WorkflowJournal:
         self._queue.precede(*asking(scope, specs))
 
     def record(self, step: "EndedStep", counts: Callable[[StepOutcome], None]) -> bool:
-        """Have a finished step recorded; `counts` hears its outcome as soon as it is durable. An outcome that no JSON
-        can hold is recorded as a failure that says so. False when there should be `room` before more is brought.
+        """Have a finished step recorded; `counts` hears its outcome as soon as it is durable. False when there
+        should be `room` before more is brought.
 
         Raises as `AppendQueue.submit`.
         """
@@ -110,9 +115,17 @@ class WorkflowJournal:
 
     async def record_facts(self, place: str, identity: str, facts: Sequence[Fact]) -> None:
         """Keep turns of a step under way. Durable when it returns."""
-        lines = tuple(msgspec.Raw(encode_fact(fact)[:-1]) for fact in facts)
-        encode = partial(encode_json, Lived(at=place, id=identity, facts=lines))
-        await self._queue.append(encode, partial(self.view.take_facts, place, identity, facts))
+
+        def written() -> None:
+            self.view.seal_batch()
+            self.view.take_facts(place, identity, facts)
+
+        await self._queue.append(partial(self.view.living, place, identity, facts), written)
+
+    @property
+    def holds_more(self) -> bool:
+        """Something is recorded that nobody asked for since it was opened."""
+        return not self.view.places <= self.asked_for
 
     async def close(self, *, is_over: bool = False) -> None:
         """Let the workflow go, after all that was submitted is written. `is_over`: its journal has served its purpose
@@ -157,16 +170,11 @@ class _Entry(msgspec.Struct):
     end: Recorded | None = None
 
     def encode(self) -> bytes:
-        end = self.end = self.step.at(self.clock.now_ms())
-        try:
-            return self.view.ending(end)
-        except (TypeError, ValueError, RecursionError) as error:
-            why = f"Task failed: its outcome cannot be recorded: {error}"
-            outcome = replace(end.outcome, success=False, structured=None, output=why, error_code=ExecutorError.code)
-            self.end = replace(end, outcome=outcome)
-            return self.view.ending(self.end)
+        self.end = self.step.at(int(self.clock.now_ms()))
+        return self.view.ending(self.end)
 
     def written(self) -> None:
         if self.end is not None:
+            self.view.seal_batch()
             self.view.take_end(self.end)
             self.counts(self.end.outcome)

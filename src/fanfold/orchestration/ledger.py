@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from contextvars import ContextVar
 
 import msgspec
 
@@ -16,6 +17,11 @@ FIRST_ESTIMATE = 512
 
 Waiting = Callable[[], AbstractAsyncContextManager[object]]
 """What to be inside of while waiting: it gives the step's slot to others."""
+
+
+spending: ContextVar["TokenLedger | None"] = ContextVar("fanfold_spending", default=None)
+"""The ledger in which this task is inside of a reservation: what it reserves more is a part of that, and never waits
+for it."""
 
 
 class BudgetDenial(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +89,8 @@ class TokenLedger:
             denial = self.denial()
             if denial is not None:
                 return denial
-            if self._limit is None or not self._reserved or self._consumed + self._reserved < self._limit:
+            has_room = self._limit is None or self._consumed + self._reserved < self._limit
+            if has_room or not self._reserved or spending.get() is self:
                 tokens = prompt_tokens + self._expected_completion()
                 self._reserved += tokens
                 return Reservation(self, tokens)

@@ -7,7 +7,7 @@ from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.fanout import fan_out
 from fanfold.orchestration.ledger import TokenLedger
-from fanfold.orchestration.parsing import parsers_of, with_parsed
+from fanfold.orchestration.parsing import Parser, parsers_of
 from fanfold.orchestration.runner import StepRunner
 from fanfold.orchestration.specs import SpecLike, listed, parse_specs
 from fanfold.protocols import AgentExecutor, EventSink
@@ -31,19 +31,22 @@ async def execute_steps_parallel(
     """
     asked = listed(specs)
     steps, parsers = parse_specs(asked), parsers_of(asked)
-    outcomes = await run_all(StepRunner(executor, events=events, ledger=ledger, control=control), steps)
-    return [with_parsed(outcome, parser) for outcome, parser in zip(outcomes, parsers, strict=True)]
+    return await run_all(StepRunner(executor, events=events, ledger=ledger, control=control), steps, parsers)
 
 
 async def run_all(
-    runner: StepRunner, steps: Sequence[AgentStepSpec], identities: Sequence[str] | None = None
+    runner: StepRunner,
+    steps: Sequence[AgentStepSpec],
+    parsers: Sequence[Parser | None],
+    identities: Sequence[str] | None = None,
 ) -> list[StepOutcome]:
     """The outcome of each step, in order, all of them run (or answered from the journal) by `runner`."""
     outcomes: dict[int, StepOutcome] = {}
 
     async def step(index: int) -> None:
+        counts = partial(outcomes.__setitem__, index)
         known = None if identities is None else identities[index]
-        await runner.run(steps[index], partial(outcomes.__setitem__, index), identity=known)
+        await runner.run(steps[index], counts, identity=known, parser=parsers[index])
 
     await fan_out(len(steps), runner.limit, step)
     await runner.settle()

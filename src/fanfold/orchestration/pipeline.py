@@ -18,7 +18,7 @@ from fanfold.foreign import call_foreign, described, logger, tolerant
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.fanout import fan_out
 from fanfold.orchestration.ledger import TokenLedger
-from fanfold.orchestration.parsing import Parser, parsers_of, with_parsed
+from fanfold.orchestration.parsing import parsers_of
 from fanfold.orchestration.runner import StepRunner
 from fanfold.orchestration.specs import SpecLike, parse_spec
 from fanfold.protocols import AgentExecutor, EventSink
@@ -83,8 +83,8 @@ async def run_chains(
             if spec is None:
                 break
             [parser] = parsers_of([answer])
-            counts = partial(_told, tell, index, number, parser)
-            previous = with_parsed(await runner.run(spec, counts, f"{index}/{number}"), parser)
+            counts = partial(tell, index, number)
+            previous = await runner.run(spec, counts, f"{index}/{number}", parser=parser)
             if not previous.success:
                 break
         results[index] = previous
@@ -96,10 +96,6 @@ async def run_chains(
 
 def _nobody(item: int, stage: int, outcome: StepOutcome) -> None:
     return None
-
-
-def _told(tell: StepSink, item: int, stage: int, parser: Parser | None, outcome: StepOutcome) -> None:
-    tell(item, stage, with_parsed(outcome, parser))
 
 
 def _frozen(index: int, item: Any) -> bytes:
@@ -151,7 +147,12 @@ class _Raised(msgspec.Struct, frozen=True):
 
 async def _called(stage: Stage, context: StageContext, timer: asyncio.Timeout) -> Any:
     async with timer:
-        return await (stage(context) if inspect.iscoroutinefunction(stage) else _in_thread(stage, context))
+        work: Any = stage(context) if _is_async(stage) else _in_thread(stage, context)
+        return await work
+
+
+def _is_async(stage: Stage) -> bool:
+    return inspect.iscoroutinefunction(stage) or inspect.iscoroutinefunction(getattr(stage, "__call__", None))  # noqa: B004
 
 
 async def _in_thread(stage: Stage, context: StageContext) -> Any:

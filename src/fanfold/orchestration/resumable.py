@@ -11,7 +11,7 @@ from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.journal import WorkflowJournal
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.orchestration.parallel import run_all
-from fanfold.orchestration.parsing import parsers_of, with_parsed
+from fanfold.orchestration.parsing import Parser, parsers_of
 from fanfold.orchestration.runner import StepRunner
 from fanfold.orchestration.specs import SpecLike, listed, parse_specs
 from fanfold.protocols import AgentExecutor, EventSink, SessionStore
@@ -34,8 +34,9 @@ async def execute_steps_parallel_resumable(
 
     Called again with the same `workflow_id`, here or on another node, it answers the recorded successes from the
     journal, lets interrupted steps go on from their last recorded turn, and runs the rest. Full success removes the
-    journal. A step whose meaning changed under its `task_id` runs again, and a `step_changed` event says so. What
-    earlier calls spent counts in `ledger`, which is charged here unless the executor itself `charges_ledger`.
+    journal, unless it holds steps that this call does not have. A step whose meaning changed under its `task_id` runs
+    again, and a `step_changed` event says so. What earlier calls spent counts in `ledger`, which is charged here unless
+    the executor itself `charges_ledger`.
 
     Raises:
         InvalidSpecError: before anything has started; so do all of these:
@@ -53,15 +54,20 @@ async def execute_steps_parallel_resumable(
             ledger.carry_over(journal.view.spent)
         charged = None if charges_ledger else ledger
         runner = StepRunner(executor, events=events, ledger=charged, control=control, journal=journal)
-        outcomes = await run_recorded(runner, journal, steps, strict=strict)
-        is_over = all(outcome.success for outcome in outcomes)
+        outcomes = await run_recorded(runner, journal, steps, parsers, strict=strict)
+        is_over = bool(outcomes) and all(outcome.success for outcome in outcomes) and not journal.holds_more
     finally:
         await asyncio.shield(journal.close(is_over=is_over))
-    return [with_parsed(outcome, parser) for outcome, parser in zip(outcomes, parsers, strict=True)]
+    return outcomes
 
 
 async def run_recorded(
-    runner: StepRunner, journal: WorkflowJournal, steps: Sequence[AgentStepSpec], *, strict: bool
+    runner: StepRunner,
+    journal: WorkflowJournal,
+    steps: Sequence[AgentStepSpec],
+    parsers: Sequence[Parser | None],
+    *,
+    strict: bool,
 ) -> list[StepOutcome]:
     """`run_all` over the steps, what `journal` has finished being answered from it."""
     identities = [step_identity(spec) for spec in steps]
@@ -72,4 +78,4 @@ async def run_recorded(
         if changed:
             raise StepChangedError(workflow_id=journal.view.workflow_id, task_ids=changed)
     journal.ask(runner.scope, [steps[index] for index in waiting])
-    return await run_all(runner, steps, identities)
+    return await run_all(runner, steps, parsers, identities)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from fanfold.contracts.codec import encode_readable
 from fanfold.contracts.events import AgentEvent, event
 from fanfold.contracts.facts import Fact
 from fanfold.contracts.messages import NO_USAGE, Usage, UsageSum
@@ -23,10 +24,13 @@ from fanfold.kernel.journal import usage_of
 from fanfold.kernel.step_identity import step_identity
 from fanfold.orchestration.control import FanOutControl, StepScope
 from fanfold.orchestration.journal import EndedStep, WorkflowJournal
-from fanfold.orchestration.ledger import BudgetDenial, TokenLedger
+from fanfold.orchestration.ledger import BudgetDenial, TokenLedger, spending
+from fanfold.orchestration.parsing import Parser, with_parsed
+from fanfold.orchestration.spent import Spent, spent_by
 from fanfold.protocols import AgentExecutor, EventSink, ResumableExecutor
 
 TIMEOUT = "TIMEOUT"
+_outcomes = msgspec.json.Decoder(StepOutcome)
 
 Counts = Callable[[StepOutcome], None]
 
@@ -60,6 +64,15 @@ class Tally(msgspec.Struct):
         return outcome
 
 
+def _limit_of(executor: AgentExecutor) -> int:
+    if not isinstance(executor, AgentExecutor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{executor!r} is no executor: it needs execute_step(spec, events) and concurrency_hint()")
+    hint = executor.concurrency_hint()
+    if not isinstance(hint, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"concurrency_hint() of {executor!r} must give a whole number, gave {hint!r}")
+    return max(1, hint)
+
+
 class StepRunner:
     """For one call of a combinator."""
 
@@ -74,8 +87,7 @@ class StepRunner:
         scope: str = "",
     ) -> None:
         """`ledger` is for executors that do not charge it themselves; `scope` stands before the places of the steps."""
-        if not isinstance(executor, AgentExecutor):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"{executor!r} is no executor: it needs execute_step(spec, events) and concurrency_hint()")
+        self.limit = _limit_of(executor)
         self._executor = executor
         self.tell = None if events is None else tolerant(events)
         self._ledger = ledger
@@ -84,13 +96,20 @@ class StepRunner:
         self.scope = scope
         self.tally = Tally()
         self._resumable = executor if isinstance(executor, ResumableExecutor) else None
-        self.limit = max(1, executor.concurrency_hint())
         self._control.attach()
 
     async def run(
-        self, spec: AgentStepSpec, counts: Counts, place: str | None = None, *, identity: str | None = None
+        self,
+        spec: AgentStepSpec,
+        counts: Counts,
+        place: str | None = None,
+        *,
+        identity: str | None = None,
+        parser: Parser | None = None,
     ) -> StepOutcome:
         """The outcome of the step at `place` (its task id, if it has no other), with `identity` if that is known.
+
+        With a `parser` the outcome holds the instance in `parsed`; a value that it refuses is a failure of the step.
 
         `counts` hears it when it counts: at once, or with a journal when it is durable there. Meanwhile the caller may
         go on with the next one; `settle` waits for all of them.
@@ -99,21 +118,22 @@ class StepRunner:
             StorageError: an outcome could not be recorded, so it does not count.
         """
         if self._journal is None:
-            outcome = self.tally.take(await self._attempts(self._executor, spec))
+            outcome = self.tally.take(await self._attempts(spec, None, parser))
             counts(outcome)
             return outcome
         where, identity = self.scope + (place or spec.task_id), identity or step_identity(spec)
+        self._journal.asked_for.add(where)
         known = self._journal.finished(where, identity)
         if known is not None:
-            self._tell("step_cached", spec, place=where)
-            counts(known)
-            return self.tally.take(known, is_cached=True)
+            known = with_parsed(known, parser)
+            if known.success:  # else the class refuses what it took when it was recorded
+                self._tell("step_cached", spec, place=where)
+                counts(known)
+                return self.tally.take(known, is_cached=True)
         if where in self._journal.view.succeeded:
             self._tell("step_changed", spec, place=where)
-        executor, kept = self._executor, _KeptFacts(self._journal, where, identity)
-        if self._resumable is not None:
-            executor = self._resumable.within(kept)
-        outcome = self.tally.take(await self._attempts(executor, spec, kept))
+        kept = _KeptFacts(self._journal, where, identity)
+        outcome = self.tally.take(await self._attempts(spec, kept, parser))
         told = counts if self.tell is None else partial(self._recorded, spec, where, counts)
         if not self._journal.record(kept.end(outcome), told):
             await self._journal.room()
@@ -138,17 +158,16 @@ class StepRunner:
         if self.tell is not None:
             self.tell(event(kind, task_id=spec.task_id, **payload))
 
-    async def _attempts(
-        self, executor: AgentExecutor, spec: AgentStepSpec, kept: "_KeptFacts | None" = None
-    ) -> StepOutcome:
+    async def _attempts(self, spec: AgentStepSpec, kept: "_KeptFacts | None", parser: Parser | None) -> StepOutcome:
         """The first success, or the last failure; with the usage and the cost of all attempts."""
         earlier: StepOutcome | None = None
         for attempt in range(1, (spec.retries or 0) + 2):
-            outcome, is_final = await self._attempt(executor, spec)
+            outcome, is_final = await self._attempt(spec, kept)
             if kept is not None and kept.has_news:
                 await kept.land()
             if earlier is not None:
                 outcome = _together(earlier, outcome)
+            outcome = with_parsed(outcome, parser)
             if outcome.success or is_final or attempt > (spec.retries or 0):
                 return outcome
             earlier = outcome
@@ -157,12 +176,12 @@ class StepRunner:
             self._tell("step_retry", spec, attempt=attempt + 1, reason=outcome.output)
         raise AssertionError("a step has at least one attempt")
 
-    async def _attempt(self, executor: AgentExecutor, spec: AgentStepSpec) -> tuple[StepOutcome, bool]:
+    async def _attempt(self, spec: AgentStepSpec, kept: "_KeptFacts | None") -> tuple[StepOutcome, bool]:
         """An outcome, and whether another attempt would be pointless."""
         if self._control.is_unwanted(spec.task_id):
             return failed(spec, CANCELLED, code=RunCancelledError.code, usage=NO_USAGE), True
         if self._ledger is None:
-            return await self._timed(executor, spec)
+            return await self._timed(spec, kept)
         room = await self._ledger.reserve(len(spec.prompt) // 4)
         if isinstance(room, BudgetDenial):
             return failed(spec, f"Task failed: {room}", code=BudgetExhaustedError.code, usage=NO_USAGE), True
@@ -170,40 +189,43 @@ class StepRunner:
             room.settle(None)
             return failed(spec, CANCELLED, code=RunCancelledError.code, usage=NO_USAGE), True
         used: Usage | None = None
+        token = spending.set(self._ledger)
         try:
-            outcome, is_final = await self._timed(executor, spec)
+            outcome, is_final = await self._timed(spec, kept)
             used = outcome.usage
         finally:
+            spending.reset(token)
             room.settle(used)
         return outcome, is_final or self._ledger.denial() is not None
 
-    async def _timed(self, executor: AgentExecutor, spec: AgentStepSpec) -> tuple[StepOutcome, bool]:
-        timer = asyncio.timeout(None if spec.timeout_ms is None else spec.timeout_ms / 1000)
+    async def _timed(self, spec: AgentStepSpec, kept: "_KeptFacts | None") -> tuple[StepOutcome, bool]:
+        seconds = None if spec.timeout_ms is None else spec.timeout_ms / 1000
+        # The session's own executor tells when a step starts; any other one is taken to start it at once.
+        timer = asyncio.timeout(None if self._resumable is not None else seconds)
         scope = StepScope(timer)
-        events = self.tell if spec.timeout_ms is None else self._restarting(scope, spec, spec.timeout_ms / 1000)
+        events = self.tell if seconds is None else self._restarting(scope, seconds)
         self._control.begin(spec.task_id, scope)
         try:
             async with timer:
-                answer = await call_foreign(
-                    executor.execute_step(spec, events),
-                    lambda error: _raised(spec, error),
-                )
-        except TimeoutError:
-            if scope.is_cancelled:
-                return _sound(spec, failed(spec, CANCELLED, code=RunCancelledError.code)), True
-            late = f"Task failed: it did not end within {spec.timeout_ms} ms"
-            return _sound(spec, failed(spec, late, code=TIMEOUT)), False
+                answer = await call_foreign(self._execute(spec, events, kept), partial(_raised, spec))
+        except TimeoutError as stop:
+            return _cut(spec, scope, spent_by(stop.__cause__)), scope.is_cancelled
         finally:
             self._control.end(scope)
-        return _sound(spec, answer), False
+        return (answer if self._resumable is not None else _sound(spec, answer)), False
 
-    def _restarting(self, scope: StepScope, spec: AgentStepSpec, seconds: float) -> EventSink:
+    async def _execute(self, spec: AgentStepSpec, events: EventSink | None, kept: "_KeptFacts | None") -> StepOutcome:
+        if self._resumable is None or kept is None:
+            return await self._executor.execute_step(spec, events)
+        return await self._resumable.within(kept).execute_step(spec, events)
+
+    def _restarting(self, scope: StepScope, seconds: float) -> EventSink:
         """A listener by which a step's time begins when it says that it starts, and not while it waits for a slot."""
         clock = asyncio.get_running_loop().time
 
         def hear(item: AgentEvent) -> None:
-            if item.type == "subagent_start" and not scope.is_cancelled and not scope.timer.expired():
-                scope.timer.reschedule(clock() + seconds)
+            if item.type == "subagent_start":
+                scope.restart(clock() + seconds)
             if self.tell is not None:
                 self.tell(item)
 
@@ -281,7 +303,8 @@ class _KeptFacts(msgspec.Struct):
 
 def _raised(spec: AgentStepSpec, error: BaseException) -> StepOutcome:
     logger.warning("the executor raised at step '%s'", spec.task_id, exc_info=error)
-    return failed(spec, f"parallel branch panicked: {described(error)}", code=ExecutorError.code)
+    outcome = failed(spec, f"parallel branch panicked: {described(error)}", code=ExecutorError.code)
+    return replace(outcome, usage=_estimate(spec, outcome))
 
 
 def _together(earlier: StepOutcome, outcome: StepOutcome) -> StepOutcome:
@@ -291,14 +314,34 @@ def _together(earlier: StepOutcome, outcome: StepOutcome) -> StepOutcome:
     return replace(outcome, usage=usage, cost_usd=sum(costs) if costs else None)
 
 
+def _cut(spec: AgentStepSpec, scope: StepScope, spent: Spent | None) -> StepOutcome:
+    """The outcome of a step that was stopped, with what it had used as far as anybody told."""
+    if scope.is_cancelled:
+        outcome = failed(spec, CANCELLED, code=RunCancelledError.code)
+    else:
+        outcome = failed(spec, f"Task failed: it did not end within {spec.timeout_ms} ms", code=TIMEOUT)
+    if spent is None:
+        return replace(outcome, usage=_estimate(spec, outcome))
+    return replace(outcome, usage=spent.usage, cost_usd=spent.cost_usd)
+
+
 def _sound(spec: AgentStepSpec, answer: object) -> StepOutcome:
-    """The answer as an outcome of this step; one of tokens that nobody reported has them estimated."""
+    """The answer of somebody else's executor as an outcome of this step, such that a journal can give it back.
+
+    Tokens that nobody reported are estimated, and so is a count below zero, which would refill a budget.
+    """
     if not isinstance(answer, StepOutcome) or answer.task_id != spec.task_id:
         why = f"the executor answered with {_describe(answer)} instead of the outcome of this step"
-        return failed(spec, why, code=ExecutorError.code)
-    if not answer.session_id:
-        answer = replace(answer, session_id=child_session_id(spec.task_id))
-    return answer if answer.usage is not None else replace(answer, usage=_estimate(spec, answer))
+        return failed(spec, why, code=ExecutorError.code, usage=NO_USAGE)
+    try:
+        encode_readable(answer, _outcomes)
+    except ValueError as error:
+        why = f"the executor gave no valid outcome: {error}"
+        return failed(spec, why, code=ExecutorError.code, usage=_estimate(spec, failed(spec, "")))
+    usage = answer.usage
+    if usage is None or min(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) < 0:
+        usage = _estimate(spec, answer)
+    return replace(answer, usage=usage, session_id=answer.session_id or child_session_id(spec.task_id))
 
 
 def _estimate(spec: AgentStepSpec, outcome: StepOutcome) -> Usage:

@@ -15,7 +15,8 @@ from fanfold.nearest import did_you_mean
 MAX_TASK_ID = 256
 _FIELDS = AgentStepSpec.__struct_fields__
 _REQUIRED = ("task_id", "agent", "prompt")
-_TEXTS = ("task_id", "agent", "description", "prompt")
+_TEXTS = ("task_id", "agent", "description", "prompt", "model", "parent_session_id")
+_MOST = 10**9
 _LEAST = (("max_steps", 0), ("timeout_ms", 1), ("retries", 0))
 
 _any_json = msgspec.json.Decoder()
@@ -56,13 +57,15 @@ def parse_spec(source: SpecLike, index: int | None = None) -> AgentStepSpec:
     spec = _converted(source, index)
     if not spec.task_id.strip() or len(spec.task_id) > MAX_TASK_ID:
         raise InvalidSpecError(f"must be 1 to {MAX_TASK_ID} characters", index=index, field="task_id")
-    if not is_plain(f"{spec.task_id}{spec.agent}{spec.description}{spec.prompt}"):
-        field = next(field for field in _TEXTS if not is_plain(getattr(spec, field)))
+    texts = f"{spec.task_id}{spec.agent}{spec.description}{spec.prompt}{spec.model}{spec.parent_session_id}"
+    if not is_plain(texts):
+        field = next(field for field in _TEXTS if not is_plain(getattr(spec, field) or ""))
         raise InvalidSpecError("holds a lone surrogate, which is no text", index=index, field=field)
     for field, least in _LEAST:
         value = getattr(spec, field)
-        if value is not None and value < least:
-            raise InvalidSpecError(f"must be {least} or more, got {value}", index=index, field=field)
+        if value is not None and not least <= value <= _MOST:
+            bound = f"{least} or more" if value < least else f"{_MOST:,} or less"
+            raise InvalidSpecError(f"must be {bound}, got {value:.6g}", index=index, field=field)
     if spec.metadata is not None:
         _require_json(spec.metadata, index)
     if spec.output_schema is None:

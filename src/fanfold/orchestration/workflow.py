@@ -12,11 +12,12 @@ from fanfold.contracts.steps import BudgetSnapshot, StepOutcome
 from fanfold.contracts.workflow import PhaseReport
 from fanfold.errors import LifecycleError, UsageError
 from fanfold.foreign import tolerant
+from fanfold.kernel.plain_text import is_plain
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.journal import WorkflowJournal
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.orchestration.parallel import run_all
-from fanfold.orchestration.parsing import parsers_of, with_parsed
+from fanfold.orchestration.parsing import parsers_of
 from fanfold.orchestration.pipeline import STAGE_TIMEOUT_MS, Stage, StepSink, run_chains
 from fanfold.orchestration.resumable import run_recorded
 from fanfold.orchestration.runner import StepRunner
@@ -41,9 +42,9 @@ class Workflow:
     """Made by `Session.workflow`; a context manager, sync and async. Every operation exists as `x_async` and as `x`.
 
     With a session store everything that finishes is recorded, and the same program under the same `workflow_id` runs
-    only what is not: its calls are told apart by their order and name, their steps by `task_id` (in a pipeline by item
-    and stage) and meaning. Finished phases are kept until the workflow closes; closing one in which everything
-    succeeded removes its journal, leaving its block by an exception keeps it.
+    only what is not: its calls are told apart by name, those of one name by their order, their steps by `task_id` (in a
+    pipeline by item and stage) and meaning. Finished phases are kept until the workflow closes; closing one in which
+    everything succeeded removes its journal, leaving its block by an exception keeps it.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Workflow:
         runner_ledger: TokenLedger | None,
         journal: WorkflowJournal | None,
         events: EventSink | None,
-        control: FanOutControl | None,
+        control: FanOutControl,
         run: Run,
     ) -> None:
         """`runner_ledger` is `ledger` where the executor does not charge it itself."""
@@ -70,7 +71,13 @@ class Workflow:
         self._control = control
         self._run = run
         self._reports: list[PhaseReport | None] = []
+        self._numbers: dict[str, int] = {}
+        """How many calls of each name there were: the second `find` is another place than the first."""
+        self._unfinished: set[str] = set()
+        """Scopes of calls in which not everything succeeded."""
         self._running = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
         self._is_closed = False
 
     @property
@@ -87,8 +94,8 @@ class Workflow:
         Raises:
             InvalidSpecError, StepChangedError: as `parallel_resumable`.
         """
-        if not name or "/" in name:
-            raise UsageError(f"the name of a phase must not be empty or contain '/', got {name!r}")
+        if not isinstance(name, str) or not name or not is_plain(name) or set(name) & set("/#()"):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"the name of a phase must be text without any of / # ( ), got {name!r}")
         return await self._all(name, specs, strict=strict, is_told=True)
 
     phase = blocking(phase_async)
@@ -96,7 +103,7 @@ class Workflow:
     @on_loop
     async def parallel_async(self, specs: Sequence[SpecLike]) -> list[StepOutcome]:
         """A fan-out without a name and without milestone events."""
-        return await self._all("parallel", specs, strict=False, is_told=False)
+        return await self._all("(parallel)", specs, strict=False, is_told=False)
 
     parallel = blocking(parallel_async)
 
@@ -112,10 +119,12 @@ class Workflow:
         """Each item through the stages, see `execute_pipeline`. The stages themselves run again on a resume; what they
         ask for does not."""
 
+        items = list(items)
+
         async def chains(runner: StepRunner) -> list[StepOutcome | None]:
             return await run_chains(runner, items, stages, timeout_ms=timeout_ms, on_step=on_step)
 
-        return await self._verb("pipeline", len(items), chains, is_told=False)
+        return await self._verb("(pipeline)", len(items), chains, is_told=False)
 
     pipeline = blocking(pipeline_async)
 
@@ -157,16 +166,19 @@ class Workflow:
 
     @on_loop
     async def close_async(self, *, keep: bool = False) -> None:
-        """Let the workflow go. With everything that it was asked succeeded its journal is removed, unless it is to be
-        kept; one that was asked nothing keeps what it found."""
+        """Let the workflow go. Its journal is removed when everything that was asked succeeded and it holds nothing
+        else, unless it is to be kept; then calls that are still running are cancelled first."""
         if self._is_closed:
             return
-        if self._running:
+        if self._running and not keep:
             raise LifecycleError(f"a call of workflow '{self._workflow_id}' is still running; cancel it or wait for it")
+        if self._running:
+            self._control.cancel()
+            await self._is_idle.wait()
         self._is_closed = True
         if self._journal is not None:
-            is_over = all(report is not None and report.failed == 0 for report in self._reports)
-            await self._journal.close(is_over=is_over and bool(self._reports) and not keep)
+            is_over = bool(self._reports) and not self._unfinished and not self._journal.holds_more
+            await self._journal.close(is_over=is_over and not keep)
 
     close = blocking(close_async)
 
@@ -204,17 +216,19 @@ class Workflow:
 
         async def all_steps(runner: StepRunner) -> list[StepOutcome]:
             if self._journal is None:
-                return await run_all(runner, steps)
-            return await run_recorded(runner, self._journal, steps, strict=strict)
+                return await run_all(runner, steps, parsers)
+            return await run_recorded(runner, self._journal, steps, parsers, strict=strict)
 
-        outcomes = await self._verb(name, len(steps), all_steps, is_told=is_told)
-        return [with_parsed(outcome, parser) for outcome, parser in zip(outcomes, parsers, strict=True)]
+        return await self._verb(name, len(steps), all_steps, is_told=is_told)
 
     async def _verb(
         self, name: str, count: int, work: Callable[[StepRunner], Coroutine[Any, Any, R]], *, is_told: bool
     ) -> R:
         if self._is_closed:
             raise LifecycleError(f"workflow '{self._workflow_id}' is closed")
+        number = self._numbers[name] = self._numbers.get(name, 0) + 1
+        scope = f"{name}/" if number == 1 else f"{name}#{number}/"
+        self._unfinished.add(scope)
         index = len(self._reports)
         self._reports.append(None)
         runner = StepRunner(
@@ -223,16 +237,24 @@ class Workflow:
             ledger=self._runner_ledger,
             control=self._control,
             journal=self._journal,
-            scope=f"{index}:{name}/",
+            scope=scope,
         )
         if is_told:
             self._emit(event("phase_start", name=name, index=index, step_count=count))
         self._running += 1
+        self._is_idle.clear()
         try:
             result = await self._run(work(runner))
+        except BaseException:
+            self._numbers[name] -= 1  # asked again, it is the same call
+            raise
         finally:
             self._running -= 1
+            if not self._running:
+                self._is_idle.set()
         report = self._reports[index] = _report(name, index, runner)
+        if not report.failed:
+            self._unfinished.discard(scope)
         if is_told:
             self._emit(event("phase_end", **report.to_dict()))
         denial = self._ledger.denial()

@@ -25,6 +25,7 @@ from fanfold.kernel.schema import OutputSchema, compile_schema
 from fanfold.kernel.state import SessionState
 from fanfold.kernel.structured import Extraction, answer_contract, extract, failure_text, repair_prompt
 from fanfold.orchestration.ledger import TokenLedger
+from fanfold.orchestration.spent import Spent, carry_spent
 from fanfold.protocols import AgentExecutor, EventSink, FactLog, StepFacts
 from fanfold.session.builtin_agents import find_agent
 from fanfold.session.driver import Driver
@@ -108,19 +109,21 @@ class TaskExecutor:
         start: int,
         kept: StepFacts | None,
     ) -> StepOutcome:
-        child: _Child | None = None
-        usage, prices = NO_USAGE, None
         try:
             setup = self._setup_for(agent, spec)
-            prices = setup.prices
-            child = _Child(spec, setup, self._surroundings(spec, slot, events, kept))
+        except FanfoldError as error:
+            return failed(spec, f"Task failed: {error}", code=error.code, usage=NO_USAGE)
+        child = _Child(spec, setup, self._surroundings(spec, slot, events, kept))
+        try:
             outcome = await child.run(self._new_log(), kept)
         except FanfoldError as error:
             outcome = failed(spec, f"Task failed: {error}", code=error.code)
-        if child is not None:
-            usage = child.usage
-        cost = None if prices is None else prices.of(usage)
-        return replace(outcome, usage=usage, cost_usd=cost, duration_ms=self._env.clock.monotonic_ms() - start)
+        except asyncio.CancelledError as stop:
+            carry_spent(stop, child.spent())
+            raise
+        spent = child.spent()
+        duration = self._env.clock.monotonic_ms() - start
+        return replace(outcome, usage=spent.usage, cost_usd=spent.cost_usd, duration_ms=duration)
 
     def _surroundings(
         self, spec: AgentStepSpec, slot: Slot, events: EventSink | None, kept: StepFacts | None
@@ -192,8 +195,13 @@ class _Child:
         self._around = around
         self._effects = Effects(setup, around)
         self._schema = None if spec.output_schema is None else compile_schema(spec.output_schema)
-        self.usage: Usage = NO_USAGE
-        """Of the model calls so far, also when the step fails."""
+        self._usage: Usage = NO_USAGE
+
+    def spent(self) -> Spent:
+        """By the model calls so far, also when the step fails or is cut off."""
+        usage = self._usage + self._effects.cut if self._effects.cut.total_tokens else self._usage
+        prices = self._setup.prices
+        return Spent(usage, None if prices is None else prices.of(usage))
 
     async def run(self, log: FactLog, kept: StepFacts | None) -> StepOutcome:
         held = await log.hold(self._around.session_id)
@@ -201,7 +209,7 @@ class _Child:
         keeper = None if kept is None else Keeper(kept)
         if keeper is not None:
             facts = await keeper.take_up(held, self._setup.limits)
-            self.usage = keeper.carried
+            self._usage = keeper.carried
         driver = Driver(self._setup, self._effects, held, fold(facts), keeper)
         if facts:
             self._demand_schema(is_repair=driver.state.turn > 1)
@@ -233,11 +241,11 @@ class _Child:
         return await self._driven(driver)
 
     async def _driven(self, driver: Driver) -> SessionState:
-        before, known = self.usage, driver.state.usage
+        before, known = self._usage, driver.state.usage
         try:
             return await driver.drive()
         finally:
-            self.usage = before + (driver.state.usage - known)
+            self._usage = before + (driver.state.usage - known)
 
     async def _structured(self, driver: Driver, schema: OutputSchema, outcome: StepOutcome) -> StepOutcome:
         found = _found(driver.state, schema)

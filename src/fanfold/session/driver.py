@@ -102,9 +102,9 @@ class Driver:
 
     async def _append(self, facts: Sequence[NewFact]) -> None:
         added = await self._held.append(facts)
+        self.state = fold(added, self.state)
         if self._keeper is not None and self._keeper.is_due(added):
             await self._keeper.keep()
-        self.state = fold(added, self.state)
 
 
 def _spoken(history: Sequence[JsonObject]) -> list[tuple[str, str]]:

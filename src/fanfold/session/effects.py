@@ -23,6 +23,7 @@ from fanfold.contracts.facts import (
 )
 from fanfold.contracts.messages import (
     ASK_USER,
+    NO_USAGE,
     ModelReply,
     ModelRequest,
     ToolOutput,
@@ -101,6 +102,8 @@ class Effects:
         self._gate = Gate(setup)
         self._turns = 0
         self._key_prefix = around.idempotency_prefix or around.session_id
+        self.cut: Usage = NO_USAGE
+        """Of the call that was cut off, if one was: no fact tells of it."""
         self.output_schema: JsonObject | None = None
         """Set while the answer has to be JSON."""
         self.partials: OutputSchema | None = None
@@ -123,8 +126,10 @@ class Effects:
         request = self._request(state, with_tools=with_tools)
         try:
             reply = await self._generate(request, deltas)
-        except BaseException:
-            _settle(reservation, None)
+        except BaseException as error:
+            cut = _cut(state) if isinstance(error, asyncio.CancelledError) else None
+            self.cut = cut or self.cut
+            _settle(reservation, cut)
             raise
         usage = _usage_of(reply, state)
         _settle(reservation, usage)
@@ -364,6 +369,11 @@ def confirmation_fact(call_id: str, approval: Approval, length: int) -> NewFact:
 
 def answer_fact(call_id: str, text: str, length: int) -> NewFact:
     return NewFact(f"a-{length}", None, QuestionAnswered(question_id=call_id, text=text))
+
+
+def _cut(state: SessionState) -> Usage:
+    """Of a call that was cut off: its prompt was sent, and of what came back nobody tells."""
+    return Usage(prompt_tokens=state.context_tokens, total_tokens=state.context_tokens, is_estimated=True)
 
 
 def _settle(reservation: Reservation | None, usage: Usage | None) -> None:

@@ -86,7 +86,7 @@ class FanOuts:
                 self._charging(executor, ledger),
                 specs,
                 events=events,
-                ledger=ledger if executor else None,
+                ledger=None if executor is None else ledger,
                 control=self._watched(control),
             ),
             is_exclusive=False,
@@ -109,7 +109,7 @@ class FanOuts:
     ) -> list[StepOutcome | None]:
         """Each item through the stages, without a barrier between them; see `execute_pipeline`."""
         work = execute_pipeline(
-            executor or self._executor,
+            self._charging(executor, None),
             items,
             stages,
             timeout_ms=timeout_ms,
@@ -142,7 +142,7 @@ class FanOuts:
             steps,
             workflow_id,
             executor=self._charging(executor, ledger),
-            ledger=ledger if executor else None,
+            ledger=None if executor is None else ledger,
             events=events,
             on_row=on_row,
             control=self._watched(control),
@@ -235,7 +235,7 @@ class FanOuts:
             AlreadyActiveError: somebody runs this workflow just now.
             CheckpointRefusedError: its journal cannot be trusted.
         """
-        name = workflow_id or f"wf-{self._session_id}"
+        name = f"wf-{self._session_id}" if workflow_id is None else workflow_id
         if self._store is not None and workflow_id is None and not self._is_named:
             logger.warning(
                 "workflow '%s' is recorded under an id of chance, so no later run finds it: give the session a "
@@ -257,7 +257,7 @@ class FanOuts:
             workflow_id=name,
             executor=self._charging(executor, ledger),
             ledger=ledger,
-            runner_ledger=ledger if executor else None,
+            runner_ledger=None if executor is None else ledger,
             journal=journal,
             events=events,
             control=self._watched(control),
@@ -274,7 +274,7 @@ class FanOuts:
         """Cancel the running step of that id, in whichever fan-out of this session; False when none runs."""
         running = [control for control in list(self._controls) if control.is_running(task_id)]
         for control in running:
-            control.cancel_step(task_id)
+            control.cancel_running(task_id)
         return bool(running)
 
     # ---- checkpoints ----
@@ -307,10 +307,10 @@ class FanOuts:
         await close_all([workflow.abandon for workflow in self._workflows])
 
     def _charging(self, executor: AgentExecutor | None, ledger: TokenLedger | None) -> AgentExecutor:
-        return executor or self._executor.charging(ledger)
+        return self._executor.charging(ledger) if executor is None else executor
 
     def _watched(self, control: FanOutControl | None) -> FanOutControl:
-        control = control or FanOutControl()
+        control = FanOutControl() if control is None else control
         self._controls.add(control)
         return control
 

@@ -20,7 +20,9 @@ def sound_output(output: object) -> ToolOutput:
         checked = msgspec.convert(msgspec.to_builtins(output, builtin_types=(bytes, bytearray)), ToolOutput)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         return ToolOutput(output=f"the tool gave no valid output: {error}", exit_code=1)
-    return msgspec.structs.replace(checked, output=plain(checked.output))
+    anchors = tuple(map(plain, checked.source_anchors))
+    artifact = None if checked.artifact is None else plain(checked.artifact)
+    return msgspec.structs.replace(checked, output=plain(checked.output), source_anchors=anchors, artifact=artifact)
 
 
 def sound_reply(reply: object) -> ModelReply:

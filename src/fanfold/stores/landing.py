@@ -47,12 +47,19 @@ class Landing:
                     continue  # cancelled once more; the first one is raised below
             raise
         if self.error is not None:
-            raise copy.copy(self.error) from self.error  # the tasks of one batch each need an error of their own
+            raise _again(self.error) from self.error  # the tasks of one batch each need an error of their own
 
     def _landed(self) -> "asyncio.Future[None]":
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
         return waiter
+
+
+def _again(error: BaseException) -> BaseException:
+    try:
+        return copy.copy(error)
+    except Exception:  # noqa: BLE001  a class with a constructor of its own kind
+        return error
 
 
 async def in_worker(work: Callable[[], T]) -> T:
