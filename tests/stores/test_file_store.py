@@ -262,3 +262,34 @@ def test_lines_that_were_put_together_otherwise_are_no_records() -> None:
     for data in (good[:11], good[11:] + b"00000000\n", b"00000000\n", b"\n\n", b"0000000\n", good.replace(b"+", b"-")):
         assert decode_batches(data).records in ([], [b"b"])
     assert decode_batches(good).records == [b"a", b"b"]
+
+
+def test_a_lease_whose_file_was_removed_is_no_lease_of_the_next_holder(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FileSessionStore(tmp_path) as store:
+            first = await store.acquire("workflow/w")
+            [lease_file] = tmp_path.rglob("*.lease")
+            lease_file.unlink()
+            second = await store.acquire("workflow/w")
+            assert second.epoch > first.epoch
+            with pytest.raises(FencedError):
+                await store.append("workflow/w", 0, [b"a"], first)
+            await store.append("workflow/w", 0, [b"b"], second)
+            await store.release(first)  # ignored
+            await store.append("workflow/w", 1, [b"c"], second)
+
+    asyncio.run(main())
+
+
+def test_a_damaged_last_line_is_told_and_not_taken_for_a_torn_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FileSessionStore(tmp_path) as store:
+            await store.append("workflow/w", 0, [b"first", b"second"])
+            [log] = tmp_path.rglob("*.jsonl")
+            log.write_bytes(log.read_bytes().replace(b"second", b"sekond"))
+            assert await store.logs("workflow") == ["w"]
+            with pytest.raises(CorruptLogError, match="line 2"):
+                await store.read("workflow/w")
+            assert await store.delete("workflow/w")
+
+    asyncio.run(main())

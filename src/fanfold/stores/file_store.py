@@ -189,8 +189,8 @@ def _make_directory(directory: Path) -> None:
         make_directory(directory)
 
 
-def _next_epoch(name: str, file: LineFile) -> int:
+def _next_epoch(name: str, file: LineFile, after: int) -> int:
     """A lease file is a log of who took the lease, and the seq of a record its epoch."""
     log = LockedLog(name, file, None, "lease")
-    log.append([b"process %d" % os.getpid()])
+    log.append([b"process %d" % os.getpid()] * max(1, after + 1 - log.last_seq))
     return log.last_seq

@@ -24,8 +24,9 @@ class HeldLeases:
     def names(self) -> list[str]:
         return sorted(self._held)
 
-    def take(self, name: str, path: Path, next_epoch: Callable[[LineFile], int]) -> Lease:
-        """Lock the file at `path`, created if need be, then ask `next_epoch` for the number of the lease.
+    def take(self, name: str, path: Path, next_epoch: Callable[[LineFile, int], int]) -> Lease:
+        """Lock the file at `path`, created if need be, then ask `next_epoch` for the number of the lease, which is to
+        be greater than the one it is given: somebody may have removed the file that a lease of ours is on.
 
         Raises:
             AlreadyActiveError: somebody has it.
@@ -34,7 +35,8 @@ class HeldLeases:
         if file is None:
             raise AlreadyActiveError(name=name, holder=holder_name(path))
         try:
-            held = _HeldLease(file, next_epoch(file))
+            before = self._held.get(name)
+            held = _HeldLease(file, next_epoch(file, 0 if before is None else before.epoch))
             with self._turn:
                 if self._is_closed:
                     raise used_after_close()

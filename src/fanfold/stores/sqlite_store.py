@@ -218,7 +218,7 @@ class SqliteSessionStore(StoreLife):
     def _acquire(self, name: str, path: Path, taken: list[Lease]) -> Lease:
         refuse_links(path.parent.parent, path.parent.name)
         make_directory(path.parent)
-        taken.append(self._leases.take(name, path, lambda _: self._next_epoch(name)))
+        taken.append(self._leases.take(name, path, lambda _file, _after: self._next_epoch(name)))
         return taken[0]
 
     def _next_epoch(self, name: str) -> int:

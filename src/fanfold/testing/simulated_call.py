@@ -63,8 +63,6 @@ class SimulatedCall:
         self._changed: set[str] = set()
         self._retrying: set[str] = set()
         self.retried: set[str] = set()
-        self._has_stopped = False
-        """An attempt was, and another one followed."""
         self._cancelled: set[str] = set()
 
     # ---- what its steps see ----
@@ -192,7 +190,6 @@ class SimulatedCall:
         elif told.type == "step_retry":
             self._retrying.add(task_id)
             self.retried.add(task_id)
-            self._has_stopped = self._has_stopped or _is_stop(told.payload["reason"])
 
     # ---- what must hold of what it returned ----
 
@@ -207,7 +204,7 @@ class SimulatedCall:
         is_success = all(outcome.success for outcome in outcomes)
         world.require(witness.is_empty == is_success, "the journal is removed" if witness.is_empty else "it is kept")
         if self._ledger is not None and not witness.is_empty:
-            self._judge_ledger(self._ledger.snapshot().consumed_tokens, outcomes)
+            self._judge_ledger(self._ledger.snapshot().consumed_tokens)
 
     def _judge_step(self, step: SimulatedStep, outcome: StepOutcome) -> None:
         world, name = self.world, step.task_id
@@ -234,20 +231,14 @@ class SimulatedCall:
             spent = sum(tokens or 0 for tokens in used)
             world.require(total >= spent, f"{name} used {spent} tokens and its outcome tells of {total}")
 
-    def _judge_ledger(self, consumed: int, outcomes: list[StepOutcome]) -> None:
-        """Nothing that was spent is forgotten; nothing is made up, but for attempts of which nobody tells."""
+    def _judge_ledger(self, consumed: int) -> None:
+        """Nothing that was spent is forgotten, and nothing is made up."""
         spent = self.world.witness.tokens
-        is_exact = self._kind != "local" or not (self._has_stopped or any(map(_is_stopped, outcomes)))
-        holds = consumed == spent if is_exact else consumed <= spent
-        self.world.require(holds, f"the ledger says {consumed} tokens, the records {spent}")
+        self.world.require(consumed == spent, f"the ledger says {consumed} tokens, the records {spent}")
 
 
 def _is_stopped(outcome: StepOutcome) -> bool:
-    return not outcome.success and _is_stop(outcome.output)
-
-
-def _is_stop(reason: str) -> bool:
-    return any(why in reason for why in _STOPPED)
+    return not outcome.success and any(why in outcome.output for why in _STOPPED)
 
 
 def _said(plan: CallPlan) -> str:
