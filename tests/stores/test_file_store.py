@@ -1,5 +1,6 @@
 """What the file store promises beyond the seam: its files, and what it makes of damaged and foreign ones."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Sequence
