@@ -127,7 +127,7 @@ def failing(message: str) -> Callable[[str], Any]:
 
 
 def test_a_missing_runtime_names_the_extra() -> None:
-    with pytest.raises(MissingExtraError, match=r"pip install 'fanfold\[local\]'$"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[local\]' in the checkout$"):
         load_runtime(failing("No module named 'xllamacpp'"))
 
 

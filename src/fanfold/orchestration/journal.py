@@ -14,7 +14,7 @@ import msgspec
 from fanfold.contracts.facts import Fact
 from fanfold.contracts.messages import Usage
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
-from fanfold.env import Clock, HostEnv
+from fanfold.env import HostEnv
 from fanfold.errors import CheckpointRefusedError, CorruptLogError, StorageError, UsageError
 from fanfold.kernel.journal import JournalView, Recorded, asking
 from fanfold.kernel.plain_text import is_plain
@@ -95,15 +95,16 @@ class WorkflowJournal:
         """Note what is going to run. It goes along with the next record: on its own it is worth no sync."""
         self._queue.precede(*asking(scope, specs))
 
-    def record(self, step: "EndedStep", counts: Callable[[StepOutcome], None]) -> bool:
-        """Have a finished step recorded; `counts` hears its outcome as soon as it is durable. False when there
-        should be `room` before more is brought.
+    def record(self, step: "EndedStep") -> bool:
+        """Have a finished step recorded. False when there should be `room` before more is brought.
 
         Raises as `AppendQueue.submit`.
         """
-        entry = _Entry(self.view, self._env.clock, step, counts)
-        self._queue.submit(entry.encode, entry.written)
+        self._queue.submit(step.encode, step.written)
         return not self._queue.is_crowded
+
+    def now_ms(self) -> int:
+        return int(self._env.clock.now_ms())
 
     async def room(self) -> None:
         """Return when there is room for more."""
@@ -147,34 +148,27 @@ class WorkflowJournal:
 
 
 class EndedStep(msgspec.Struct):
-    """A step that ended, for its record."""
+    """A step on its way into the journal. (A Struct: what there is one of for each step has to be made fast.)"""
 
+    journal: WorkflowJournal
     place: str
     identity: str
     outcome: StepOutcome
+    counts: Callable[[StepOutcome], None]
+    """Hears the outcome as soon as it is durable."""
     spent: Usage | None = None
     """See `Recorded`."""
     cost_usd: float | None = None
-
-    def at(self, ms: int) -> Recorded:
-        return Recorded(self.place, self.identity, self.outcome, ms, self.spent, self.cost_usd)
-
-
-class _Entry(msgspec.Struct):
-    """A step on its way into the journal. (Structs: what there is one of for each step has to be made fast.)"""
-
-    view: JournalView
-    clock: Clock
-    step: EndedStep
-    counts: Callable[[StepOutcome], None]
     end: Recorded | None = None
+    """Its record, once that was made."""
 
     def encode(self) -> bytes:
-        self.end = self.step.at(int(self.clock.now_ms()))
-        return self.view.ending(self.end)
+        now_ms = self.journal.now_ms()
+        self.end = Recorded(self.place, self.identity, self.outcome, now_ms, self.spent, self.cost_usd)
+        return self.journal.view.ending(self.end)
 
     def written(self) -> None:
         if self.end is not None:
-            self.view.seal_batch()
-            self.view.take_end(self.end)
-            self.counts(self.end.outcome)
+            self.journal.view.seal_batch()
+            self.journal.view.take_end(self.end)
+            self.counts(self.outcome)

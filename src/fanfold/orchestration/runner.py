@@ -135,7 +135,7 @@ class StepRunner:
         kept = _KeptFacts(self._journal, where, identity)
         outcome = self.tally.take(await self._attempts(spec, kept, parser))
         told = counts if self.tell is None else partial(self._recorded, spec, where, counts)
-        if not self._journal.record(kept.end(outcome), told):
+        if not self._journal.record(kept.end(outcome, told)):
             await self._journal.room()
         return outcome
 
@@ -269,9 +269,9 @@ class _KeptFacts(msgspec.Struct):
         self.counted, self.cost_counted = usage_of(thread.facts), thread.cost_usd
         return self.counted
 
-    def end(self, outcome: StepOutcome) -> EndedStep:
+    def end(self, outcome: StepOutcome, counts: Counts) -> EndedStep:
         """The end of the step, with what of its usage and cost is not recorded yet."""
-        step = EndedStep(self.place, self.identity, outcome)
+        step = EndedStep(self.journal, self.place, self.identity, outcome, counts)
         if self.counted.total_tokens:
             usage = outcome.usage or NO_USAGE
             step.spent = usage - self.counted if usage.total_tokens > self.counted.total_tokens else NO_USAGE
