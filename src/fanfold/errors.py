@@ -243,8 +243,9 @@ class AppendConflictError(StorageError):
 class LogWriteError(StorageError):
     code = "IO_ERROR"
 
-    def __init__(self, *, path: str, reason: str) -> None:
-        super().__init__(f"cannot write {path}: {reason}")
+    def __init__(self, *, path: str, reason: str, action: str = "write") -> None:
+        super().__init__(f"cannot {action} {path}: {reason}")
+        self.action = action
         self.path = path
         self.reason = reason
 

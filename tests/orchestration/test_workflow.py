@@ -309,3 +309,121 @@ def test_cached_tokens_have_a_price_of_their_own() -> None:
     )
     prices = Prices(input=2.0, output=10.0, cache_read=0.5)
     assert prices.of(usage) == (70 * 2.0 + 20 * 0.5 + 10 * 2.0 + 50 * 10.0) / 1_000_000
+
+
+def test_a_pipeline_with_a_stage_that_fails_keeps_the_journal(tmp_path: Path) -> None:
+    store, first, again = MemorySessionStore(), HostExecutor(), HostExecutor()
+
+    def broken(ctx: dict[str, Any]) -> dict[str, Any]:
+        if ctx["item"] == "b":
+            raise ValueError("flaky")
+        return spec("second", ctx["previous"]["output"])
+
+    def mended(ctx: dict[str, Any]) -> dict[str, Any]:
+        return spec("second", ctx["previous"]["output"])
+
+    async def run(session: Session, executor: HostExecutor, stage: Any) -> list[Any]:
+        async with await session.workflow_async(executor=executor) as workflow:
+            results = await workflow.pipeline_async(["a", "b", "c"], [lambda ctx: spec("first", ctx["item"]), stage])
+            assert workflow.reports()[0].stopped == (stage is broken)
+            return results
+
+    async def use(session: Session) -> None:
+        await run(session, first, broken)
+        await run(session, again, mended)
+        assert await session.checkpoints_async() == []
+
+    in_session(tmp_path, use, session_store=store)
+    assert again.started == ["second"]
+
+
+def test_the_items_of_a_pipeline_are_known_by_what_they_are(tmp_path: Path) -> None:
+    store, again = MemorySessionStore(), HostExecutor()
+
+    async def run(session: Session, executor: HostExecutor, items: list[str]) -> None:
+        with pytest.raises(RuntimeError, match="stop"):  # noqa: PT012
+            async with await session.workflow_async(executor=executor) as workflow:
+                await workflow.pipeline_async(items, [lambda ctx: spec("s", ctx["item"])])
+                raise RuntimeError("stop")
+
+    async def use(session: Session) -> None:
+        await run(session, HostExecutor(), ["a", "b", "b", "c"])
+        await run(session, again, ["new", "b", "c", "a", "b"])
+
+    in_session(tmp_path, use, session_store=store)
+    assert len(again.started) == 1
+
+
+def test_a_phase_put_in_front_of_others_leaves_them_recorded(tmp_path: Path) -> None:
+    store, again = MemorySessionStore(), HostExecutor()
+
+    async def use(session: Session) -> None:
+        with pytest.raises(RuntimeError, match="stop"):  # noqa: PT012
+            async with await session.workflow_async(executor=HostExecutor()) as workflow:
+                await workflow.phase_async("find", specs(2))
+                raise RuntimeError("stop")
+        async with await session.workflow_async(executor=again) as workflow:
+            await workflow.phase_async("before", [spec("new")])
+            await workflow.phase_async("find", specs(2))
+
+    in_session(tmp_path, use, session_store=store)
+    assert again.started == ["new"]
+
+
+def test_a_phase_that_was_cut_off_may_be_asked_again_in_the_same_run(tmp_path: Path) -> None:
+    store, calls = MemorySessionStore(), list[str]()
+
+    async def answer(asked: AgentStepSpec) -> str:
+        calls.append(asked.task_id)
+        if asked.task_id == "t1" and calls.count("t1") == 1:
+            await asyncio.Event().wait()
+        return "x"
+
+    async def use(session: Session) -> None:
+        async with await session.workflow_async(executor=HostExecutor(answer)) as workflow:
+            with pytest.raises(TypeError):
+                await workflow.pipeline_async([object()], [])
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(workflow.phase_async("a", specs(2)), 0.1)
+            await workflow.phase_async("a", specs(2))
+        assert await session.checkpoints_async() == []
+
+    in_session(tmp_path, use, session_store=store)
+    assert calls == ["t0", "t1", "t1"]
+
+
+def test_leaving_by_an_exception_ends_what_runs_and_hides_nothing(tmp_path: Path) -> None:
+    async def forever(_: AgentStepSpec) -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    async def use(session: Session) -> None:
+        phase: Any = None
+        with pytest.raises(ValueError, match="mine"):  # noqa: PT012
+            async with await session.workflow_async(executor=HostExecutor(forever)) as workflow:
+                phase = asyncio.create_task(workflow.phase_async("a", specs(2)))
+                await asyncio.sleep(0.01)
+                raise ValueError("mine")
+        assert [outcome.error_code for outcome in await phase] == ["RUN_CANCELLED"] * 2
+        async with await session.workflow_async():
+            pass  # nobody has the lease
+
+    in_session(tmp_path, use, session_store=MemorySessionStore())
+
+
+def test_cancelling_a_running_step_by_its_id_is_no_ban_on_the_next_of_that_id(tmp_path: Path) -> None:
+    async def answer(asked: AgentStepSpec) -> str:
+        if asked.prompt == "first":
+            await asyncio.Event().wait()
+        return "x"
+
+    async def use(session: Session) -> None:
+        async with await session.workflow_async(executor=HostExecutor(answer)) as workflow:
+            call = asyncio.create_task(workflow.phase_async("a", [spec("names", "first")]))
+            while not session.cancel_step("names"):
+                await asyncio.sleep(0)
+            [cancelled] = await call
+            [second] = await workflow.phase_async("b", [spec("names", "second")])
+            assert (cancelled.success, second.success) == (False, True)
+
+    in_session(tmp_path, use)

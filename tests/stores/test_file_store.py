@@ -294,3 +294,23 @@ def test_a_damaged_last_line_is_told_and_not_taken_for_a_torn_one(tmp_path: Path
             assert await store.delete("workflow/w")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "link"])
+def test_what_is_no_file_is_listed_and_told_and_in_the_way_of_nothing_else(tmp_path: Path, kind: str) -> None:
+    async def main() -> None:
+        async with FileSessionStore(tmp_path) as store:
+            await store.append("workflow/good", 0, [b"a"])
+            odd = tmp_path / "workflow" / "odd.jsonl"
+            if kind == "directory":
+                odd.mkdir()
+            elif kind == "pipe":
+                os.mkfifo(odd)
+            else:
+                odd.symlink_to("good.jsonl")
+            assert await store.logs("workflow") == ["good", "odd"]
+            with pytest.raises(LogWriteError, match="cannot read"):
+                await store.read("workflow/odd")
+            assert await store.delete("workflow/good")
+
+    asyncio.run(main())

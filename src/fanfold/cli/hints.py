@@ -32,6 +32,8 @@ def _by_kind(error: BaseException) -> str | None:
         case FencedError() | StoreConflictError():
             seen = _checkpoints("show", error.name)
             return f"somebody else runs it now, or its files were moved; see {seen}, then run the same command again"
+        case LogWriteError(action="read"):
+            return "nothing was changed; let it be read, or move it aside"
         case LogWriteError():
             return (
                 "make room there, or let it be written; what was recorded before is kept, so the same command goes on"

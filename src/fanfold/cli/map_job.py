@@ -83,12 +83,12 @@ async def _opened(job: Job, agent: Agent, steps: Sequence[MapStep]) -> AsyncGene
         agent, ((f"--then {number}" if number else "--model", step.model) for number, step in enumerate(steps))
     )
     async with open_store() as store:
-        if job.is_fresh:
-            await delete_checkpoint(store, workflow_id(steps))
         options = SessionOptions(
             model=steps[0].model, max_parallel_tasks=job.concurrency, approvals="refuse", session_store=store
         )
         async with await open_session(agent, job.allow, options) as session:
+            if job.is_fresh:  # last, when nothing else can be wrong with the command
+                await delete_checkpoint(store, workflow_id(steps))
             yield session
 
 

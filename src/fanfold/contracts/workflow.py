@@ -112,3 +112,5 @@ class PhaseReport(Record, frozen=True, kw_only=True):
     """Absent when no step has a price."""
     unpriced: int
     """Steps that were run and have no price: `cost_usd` leaves them out."""
+    stopped: int = 0
+    """Chains of a pipeline that a stage ended by an error or by no valid spec."""

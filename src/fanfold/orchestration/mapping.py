@@ -20,6 +20,7 @@ from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.fanout import fan_out
 from fanfold.orchestration.journal import WorkflowJournal
 from fanfold.orchestration.ledger import TokenLedger
+from fanfold.orchestration.parsing import Parser, parsers_of, with_parsed
 from fanfold.orchestration.runner import Counts, StepRunner
 from fanfold.protocols import AgentExecutor, EventSink
 
@@ -127,11 +128,12 @@ def chains_of(
     """
     asked = [_checked(MapItem, f"items[{index}]", item) for index, item in enumerate(items)]
     wanted = [_checked(MapStep, f"steps[{index}]", step) for index, step in enumerate(steps)]
+    parsers = parsers_of(steps)
     _check(asked, wanted)
     equal: dict[str, list[int]] = {}
     for index, item in enumerate(asked):
         equal.setdefault(identity(item, wanted), []).append(index)
-    return asked, [Chain(asked[indices[0]], indices, each, wanted) for each, indices in equal.items()]
+    return asked, [Chain(asked[indices[0]], indices, each, wanted, parsers) for each, indices in equal.items()]
 
 
 def identity(item: MapItem, steps: Sequence[MapStep]) -> str:
@@ -181,11 +183,19 @@ Finished = Callable[[AgentStepSpec, str], StepOutcome | None]
 class Chain:
     """The steps of one item, and of all items equal to it."""
 
-    def __init__(self, item: MapItem, indices: Sequence[int], identity: str, steps: Sequence[MapStep]) -> None:
+    def __init__(
+        self,
+        item: MapItem,
+        indices: Sequence[int],
+        identity: str,
+        steps: Sequence[MapStep],
+        parsers: Sequence[Parser | None],
+    ) -> None:
         self.indices = indices
         self._item = item
         self._identity = identity
         self._steps = steps
+        self._parsers = parsers
 
     def known(self, finished: Finished) -> list[StepOutcome]:
         """The recorded outcomes of its steps, up to the first step that has none."""
@@ -202,7 +212,9 @@ class Chain:
         outcomes = self.known(finished)
         if len(outcomes) < len(self._steps):
             return None
-        return replace(outcomes[-1], usage=sum((each.usage or NO_USAGE for each in outcomes), NO_USAGE))
+        usage = sum((each.usage or NO_USAGE for each in outcomes), NO_USAGE)
+        outcome = _with_usage(outcomes[-1], usage, self._parsers[-1])
+        return outcome if outcome.success else None  # else the class refuses what it took when it was recorded
 
     async def run(self, runner: StepRunner, counts: Counts) -> None:
         """`counts` hears the last outcome likewise; a failure ends the chain."""
@@ -211,9 +223,10 @@ class Chain:
 
             def ended(outcome: StepOutcome, number: int = number, usage: Usage = usage) -> None:
                 if number == last or not outcome.success:
-                    counts(replace(outcome, usage=usage + (outcome.usage or NO_USAGE)))
+                    counts(_with_usage(outcome, usage + (outcome.usage or NO_USAGE), self._parsers[number - 1]))
 
-            before = await runner.run(self.spec(number, before), ended, self.place(number))
+            parser = self._parsers[number - 1]
+            before = await runner.run(self.spec(number, before), ended, self.place(number), parser=parser)
             if not before.success:
                 return
             usage += before.usage or NO_USAGE
@@ -235,6 +248,10 @@ class Chain:
             output_schema=step.output_schema,
             model=step.model,
         )
+
+
+def _with_usage(outcome: StepOutcome, usage: Usage, parser: Parser | None) -> StepOutcome:
+    return with_parsed(replace(outcome, usage=usage), parser)
 
 
 def _as_text(outcome: StepOutcome) -> str:

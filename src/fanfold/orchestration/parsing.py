@@ -1,17 +1,16 @@
 """`outcome.parsed`: what a step answered, as an instance of the class that was given as its `output_schema`."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 import msgspec
 
-from fanfold.contracts.record import JsonValue
+from fanfold.contracts.record import JsonValue, Record
 from fanfold.contracts.steps import SCHEMA_MISMATCH, StepOutcome
 from fanfold.foreign import described
 from fanfold.kernel.schema import instance_path
-from fanfold.orchestration.specs import SpecLike
 
 Parser = Callable[[Any], Any]
 """Makes the instance of a value that matches the class's schema. Raises what the class raises when it refuses it."""
@@ -20,7 +19,7 @@ MAX_REFUSALS = 20
 """Faults named of one value."""
 
 
-def parsers_of(specs: Sequence[SpecLike]) -> list[Parser | None]:
+def parsers_of(specs: Sequence[Mapping[str, Any] | Record]) -> list[Parser | None]:
     """For each spec, as its caller gave it, the parser of its class; None where it has none or a plain schema."""
     return [_parser_of(spec.get("output_schema")) for spec in specs]
 
@@ -31,7 +30,9 @@ def with_parsed(outcome: StepOutcome, parser: Parser | None) -> StepOutcome:
         return outcome
     try:
         instance = parser(_with_whole_numbers(outcome.structured))
-    except Exception as error:  # noqa: BLE001  the class runs its own code here, which may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  the class runs its own code here, which may raise anything
         why = f"[structured output failed: {_refusal(error)}]"
         output = f"{outcome.output}\n\n{why}"
         return msgspec.structs.replace(
@@ -61,7 +62,7 @@ def _with_whole_numbers(value: JsonValue) -> Any:
     return [_with_whole_numbers(each) for each in value] if isinstance(value, list) else value
 
 
-def _refusal(error: Exception) -> str:
+def _refusal(error: BaseException) -> str:
     """`$.a[0]: <reason>; ...`, as far as the error says where."""
     if isinstance(error, msgspec.ValidationError):
         reason, _, place = str(error).partition(" - at ")

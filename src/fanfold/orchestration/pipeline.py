@@ -5,6 +5,7 @@ import contextvars
 import inspect
 import json
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from fanfold.contracts.events import event
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.errors import InvalidSpecError, UsageError
 from fanfold.foreign import call_foreign, described, logger, tolerant
+from fanfold.kernel.step_identity import digest
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.fanout import fan_out
 from fanfold.orchestration.ledger import TokenLedger
@@ -64,13 +66,14 @@ async def execute_pipeline(
 async def run_chains(
     runner: StepRunner, items: Sequence[Any], stages: Sequence[Stage], *, timeout_ms: int, on_step: StepSink | None
 ) -> list[StepOutcome | None]:
-    """`execute_pipeline` with a runner; the place of a step is `<index of the item>/<number of the stage>`."""
+    """`execute_pipeline` with a runner; the place of a step is `<digest of the item>/<number of the stage>`."""
     if type(timeout_ms) is not int or timeout_ms < 1:
         raise UsageError(f"timeout_ms must be a whole number, 1 or more, got {timeout_ms!r}")
     for number, stage in enumerate(stages):
         if not callable(stage):
             raise UsageError(f"stages[{number}] is a {type(stage).__name__}, not a function of the context")
     frozen = [_frozen(index, item) for index, item in enumerate(items)]
+    places = _places(frozen)
     chain = tuple(stages)
     tell = tolerant(on_step or _nobody)
     results: dict[int, StepOutcome | None] = {}
@@ -81,10 +84,11 @@ async def run_chains(
             answer = await _answer(stage, _context(frozen[index], previous), timeout_ms)
             spec = _next_spec(answer, runner.tell, index, number)
             if spec is None:
+                runner.tally.stopped += answer is not None
                 break
             [parser] = parsers_of([answer])
             counts = partial(tell, index, number)
-            previous = await runner.run(spec, counts, f"{index}/{number}", parser=parser)
+            previous = await runner.run(spec, counts, f"{places[index]}/{number}", parser=parser)
             if not previous.success:
                 break
         results[index] = previous
@@ -96,6 +100,17 @@ async def run_chains(
 
 def _nobody(item: int, stage: int, outcome: StepOutcome) -> None:
     return None
+
+
+def _places(frozen: Sequence[bytes]) -> list[str]:
+    """Of the items by what they are, so that they may be moved; of equal ones the second, third, ... have a number."""
+    seen: Counter[str] = Counter()
+    places: list[str] = []
+    for item in frozen:
+        key = digest(item)
+        seen[key] += 1
+        places.append(key if seen[key] == 1 else f"{key}~{seen[key]}")
+    return places
 
 
 def _frozen(index: int, item: Any) -> bytes:

@@ -46,6 +46,8 @@ class Tally(msgspec.Struct):
     """Of those that were run."""
     cost_usd: float | None = None
     unpriced: int = 0
+    stopped: int = 0
+    """Chains that a stage ended by an error or by no valid spec."""
 
     def take(self, outcome: StepOutcome, *, is_cached: bool = False) -> StepOutcome:
         if outcome.success:

@@ -132,7 +132,7 @@ class Workflow:
         """Tell the listener of the workflow's events; without one, Python's log."""
         if level not in _LEVELS:
             raise UsageError(f"level must be one of {', '.join(_LEVELS)}, got {level!r}")
-        if self._tell is None:
+        if self._tell is None or self.portal.loop.is_closed():
             logger.log(_LEVELS[level], "%s %s", message, fields or "")
             return
         told = event("log", level=level, message=message, fields=fields)
@@ -245,15 +245,17 @@ class Workflow:
         self._is_idle.clear()
         try:
             result = await self._run(work(runner))
-        except BaseException:
+        except BaseException as error:
             self._numbers[name] -= 1  # asked again, it is the same call
+            if isinstance(error, UsageError | TypeError):  # it was refused, and never was
+                self._unfinished.discard(scope)
             raise
         finally:
             self._running -= 1
             if not self._running:
                 self._is_idle.set()
         report = self._reports[index] = _report(name, index, runner)
-        if not report.failed:
+        if not report.failed and not report.stopped:
             self._unfinished.discard(scope)
         if is_told:
             self._emit(event("phase_end", **report.to_dict()))
@@ -278,4 +280,5 @@ def _report(name: str, index: int, runner: StepRunner) -> PhaseReport:
         usage=tally.spent.usage(),
         cost_usd=tally.cost_usd,
         unpriced=tally.unpriced,
+        stopped=tally.stopped,
     )

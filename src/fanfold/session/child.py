@@ -25,7 +25,7 @@ from fanfold.kernel.schema import OutputSchema, compile_schema
 from fanfold.kernel.state import SessionState
 from fanfold.kernel.structured import Extraction, answer_contract, extract, failure_text, repair_prompt
 from fanfold.orchestration.ledger import TokenLedger
-from fanfold.orchestration.spent import Spent, carry_spent
+from fanfold.orchestration.spent import Spent, carry_spent, spent_by
 from fanfold.protocols import AgentExecutor, EventSink, FactLog, StepFacts
 from fanfold.session.builtin_agents import find_agent
 from fanfold.session.driver import Driver
@@ -95,7 +95,10 @@ class TaskExecutor:
             except BaseException as error:
                 # Exactly one end for each start, whatever happens.
                 is_cancelled = isinstance(error, asyncio.CancelledError)
-                self._emit_end(spec, events, failed(spec, CANCELLED if is_cancelled else described(error)))
+                spent = spent_by(error)
+                usage = None if spent is None else spent.usage
+                why = CANCELLED if is_cancelled else described(error)
+                self._emit_end(spec, events, failed(spec, why, usage=usage))
                 raise
             self._emit_end(spec, events, outcome)
             return outcome

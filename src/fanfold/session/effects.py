@@ -131,6 +131,8 @@ class Effects:
             self.cut = cut or self.cut
             _settle(reservation, cut)
             raise
+        if isinstance(deltas, PartialObjects):
+            deltas.end()
         usage = _usage_of(reply, state)
         _settle(reservation, usage)
         if emit is not None:

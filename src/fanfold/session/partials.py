@@ -55,6 +55,11 @@ class PartialObjects:
         if self._new_chars >= max(MIN_NEW_CHARS, self._seen_chars // STEPS):
             self._look()
 
+    def end(self) -> None:
+        """The reply is whole: show what came last."""
+        if self._waiting and not self._is_over:
+            self._look()
+
     def _look(self) -> None:
         text = "".join(self._waiting)
         self._waiting.clear()

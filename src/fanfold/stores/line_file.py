@@ -243,9 +243,9 @@ def _write_all(fd: int, data: bytes) -> None:
         written += os.write(fd, memoryview(data)[written:])
 
 
-def refused(path: Path, error: OSError) -> LogWriteError:
+def refused(path: Path, error: OSError, action: str = "write") -> LogWriteError:
     """The one error that all file trouble of this room becomes."""
-    return LogWriteError(path=str(path), reason=_reason(error))
+    return LogWriteError(path=str(path), reason=_reason(error), action=action)
 
 
 def _reason(error: OSError) -> str:

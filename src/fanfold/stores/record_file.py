@@ -1,6 +1,8 @@
 """One log on disk: records appended under the file's lock, read without it, and not read twice to be appended to."""
 
+import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Sequence
 from io import FileIO
@@ -16,7 +18,8 @@ from fanfold.stores.record_lines import Decoded, begin_with_batch, decode_batche
 ReadSpan = Callable[[int, int], bytes]
 """Bytes of a file from one offset to another, fewer where it ends before."""
 
-_OPEN = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_FLAGS = ("O_NOFOLLOW", "O_BINARY", "O_CLOEXEC", "O_NONBLOCK")  # the last: a pipe in place of a file keeps nobody
+_OPEN: int = sum(getattr(os, flag, 0) for flag in _FLAGS)
 _EDGE_BYTES = 64
 _POLL_SECONDS = 0.001
 _PATIENCE_SECONDS = 10.0
@@ -111,18 +114,18 @@ def read_log(name: str, path: Path, after_seq: int, known: KnownLog | None) -> t
         LogWriteError: the file system refuses, or it is a symbolic link.
     """
     try:
-        with os.fdopen(os.open(path, _OPEN), "rb", buffering=0) as file:
+        with os.fdopen(_open(path), "rb", buffering=0) as file:
             return _read(name, path, file, after_seq, known)
     except FileNotFoundError:
         return [], None
     except OSError as error:
-        raise refused(path, error) from error
+        raise refused(path, error, "read") from error
 
 
 def has_records(path: Path) -> bool:
-    """True also for damaged ones. Mostly reads no more than the first batch. Raises LogWriteError."""
+    """True also for damaged ones, and for what cannot be read. Mostly reads no more than the first batch."""
     try:
-        with os.fdopen(os.open(path, _OPEN), "rb") as file:
+        with os.fdopen(_open(path), "rb") as file:
             if begin_with_batch(file):
                 return True
             file.seek(0)
@@ -130,8 +133,8 @@ def has_records(path: Path) -> bool:
             return bool(found.records or found.bad_line)
     except FileNotFoundError:
         return False
-    except OSError as error:
-        raise refused(path, error) from error
+    except OSError:
+        return True  # whoever reads it is told why not
 
 
 def remove_log(path: Path) -> bool:
@@ -179,6 +182,14 @@ def _edge(read: ReadSpan, size: int) -> bytes:
     return read(max(0, size - _EDGE_BYTES), size)
 
 
+def _open(path: Path) -> int:
+    fd = os.open(path, _OPEN)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return fd
+
+
 def _stamp(file: FileIO) -> FileStamp:
     status = os.fstat(file.fileno())
     return FileStamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
@@ -186,7 +197,7 @@ def _stamp(file: FileIO) -> FileStamp:
 
 def _require_whole(name: str, path: Path, found: Decoded, known_seq: int, what: str = "log") -> None:
     if found.bad_line:
-        reason = "the line does not have the checksum that it begins with, and good lines follow it"
+        reason = "the line does not have the checksum that it should begin with"
         error = CorruptLogError(thread=name, line=known_seq + found.bad_line, reason=reason, what=what)
-        error.hint = f"move {path} aside to begin anew, or put a good copy of it there"
+        error.hint = f"to begin anew delete it (fanfold checkpoints delete), or put a good copy of {path} there"
         raise error
