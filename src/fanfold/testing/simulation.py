@@ -5,12 +5,14 @@ asking the code under test. `python -m fanfold.testing.simulations` runs many.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from random import Random
 
 import msgspec
 
 from fanfold.errors import AlreadyActiveError
+from fanfold.foreign import logger
 from fanfold.orchestration.journal import read_journal
 from fanfold.orchestration.plan import plan_resume
 from fanfold.stores.memory_store import MemorySessionStore
@@ -60,12 +62,15 @@ def simulate(
     """
     simulation = _Simulation(seed, kind, store(), resume)
     loop, world = simulation.loop, simulation.world
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # what goes wrong here is meant to, and the story tells it
     try:
         loop.run_until_complete(simulation.run() if faults is None else simulation.run_once(faults))
     except DeadlockError as error:
         world.broken(str(error))
     finally:
         loop.wind_down()
+        logger.setLevel(level)
     for each in loop.unhandled:
         if "handle" in each:
             world.broken(f"a callback raised {each['exception']!r}")
