@@ -6,6 +6,7 @@ Pure but for its own state, which only `absorb` and `take` change.
 import base64
 import zlib
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import msgspec
 
@@ -20,9 +21,22 @@ from fanfold.kernel.step_identity import digest
 
 SPECS_IN_ONE_RECORD = 1_000
 
-_decoder = msgspec.json.Decoder(JournalRecord)
-_outcomes = msgspec.json.Decoder(StepOutcome)
-_specs = msgspec.json.Decoder(list[AgentStepSpec])
+
+# Made when they are needed: a start is to be short.
+@cache
+def _records() -> "msgspec.json.Decoder[JournalRecord]":
+    return msgspec.json.Decoder(JournalRecord)
+
+
+@cache
+def outcomes() -> "msgspec.json.Decoder[StepOutcome]":
+    """Reads an outcome, strictly."""
+    return msgspec.json.Decoder(StepOutcome)
+
+
+@cache
+def _specs() -> "msgspec.json.Decoder[list[AgentStepSpec]]":
+    return msgspec.json.Decoder(list[AgentStepSpec])
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -90,7 +104,7 @@ class JournalView:
         """
         for number, data in enumerate(records, 1):
             try:
-                self._take(read_json(data, _decoder))
+                self._take(read_json(data, _records()))
             except ValueError as error:
                 raise self._refused(f"record {number} cannot be read: {error}") from error
 
@@ -121,7 +135,7 @@ class JournalView:
         self.newest_ms = max(self.newest_ms, record.at_ms)
 
     def _take_end(self, record: Ended, opened: Opened) -> None:
-        outcome = read_json(record.o, _outcomes)
+        outcome = read_json(record.o, outcomes())
         place = record.at or outcome.task_id
         if record.seal != self._seal_of(place, record.id, _also(record.ms, record.u, record.c), record.o):
             raise self._refused(f"the result of step '{place}' is not the one that was recorded")
@@ -241,7 +255,7 @@ def asked_specs(view: JournalView) -> dict[str, AgentStepSpec]:
     specs: dict[str, AgentStepSpec] = {}
     for record in view.asked:
         try:
-            found = read_json(zlib.decompress(base64.b64decode(record.packed)), _specs)
+            found = read_json(zlib.decompress(base64.b64decode(record.packed)), _specs())
         except (ValueError, zlib.error):
             continue
         specs.update({record.scope + spec.task_id: spec for spec in found})

@@ -20,7 +20,7 @@ from fanfold.contracts.messages import NO_USAGE, Usage, UsageSum
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
 from fanfold.errors import BudgetExhaustedError, ExecutorError, RunCancelledError, StorageError, UsageError
 from fanfold.foreign import call_foreign, described, logger, tolerant
-from fanfold.kernel.journal import usage_of
+from fanfold.kernel.journal import outcomes, usage_of
 from fanfold.kernel.step_identity import step_identity
 from fanfold.orchestration.control import FanOutControl, StepScope
 from fanfold.orchestration.journal import EndedStep, WorkflowJournal
@@ -30,7 +30,6 @@ from fanfold.orchestration.spent import Spent, spent_by
 from fanfold.protocols import AgentExecutor, EventSink, ResumableExecutor
 
 TIMEOUT = "TIMEOUT"
-_outcomes = msgspec.json.Decoder(StepOutcome)
 
 Counts = Callable[[StepOutcome], None]
 
@@ -336,7 +335,7 @@ def _sound(spec: AgentStepSpec, answer: object) -> StepOutcome:
         why = f"the executor answered with {_describe(answer)} instead of the outcome of this step"
         return failed(spec, why, code=ExecutorError.code, usage=NO_USAGE)
     try:
-        encode_readable(answer, _outcomes)
+        encode_readable(answer, outcomes())
     except ValueError as error:
         why = f"the executor gave no valid outcome: {error}"
         return failed(spec, why, code=ExecutorError.code, usage=_estimate(spec, failed(spec, "")))
