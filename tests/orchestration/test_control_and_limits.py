@@ -99,13 +99,13 @@ def test_a_step_that_takes_too_long_fails_and_its_siblings_do_not_wait() -> None
 def test_a_steps_time_begins_when_it_says_that_it_starts() -> None:
     class Queueing(HostExecutor):
         async def execute_step(self, spec: AgentStepSpec, events: EventSink | None = None) -> StepOutcome:
-            await asyncio.sleep(0.15)  # in a queue
+            await asyncio.sleep(0.5)  # in a queue
             assert events is not None
             events(event("subagent_start", task_id=spec.task_id))
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.5)
             return done(spec, "in time")
 
-    [outcome] = asyncio.run(execute_steps_parallel(Queueing(), [spec("a", timeout_ms=250)]))
+    [outcome] = asyncio.run(execute_steps_parallel(Queueing(), [spec("a", timeout_ms=900)]))
     assert outcome.success
 
 

@@ -283,7 +283,7 @@ def test_a_cut_step_tells_what_its_turns_took_before(tmp_path: Path) -> None:
         ) as agent:
             session = await agent.session_async(tmp_path, session_store=MemorySessionStore())
             result = await session.parallel_resumable_async(
-                [step("a", agent="worker", timeout_ms=60)], "w", budget_tokens=1_000
+                [step("a", agent="worker", timeout_ms=600)], "w", budget_tokens=1_000
             )
             return result, await session.checkpoint_async("w")
 
@@ -314,14 +314,14 @@ def test_a_call_inside_of_a_step_on_its_own_ledger_does_not_wait_for_it(tmp_path
 
 def test_a_steps_time_does_not_run_while_it_waits_for_a_slot(tmp_path: Path) -> None:
     async def slow(request: Any) -> str:
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.6)
         return "x"
 
     async def main() -> list[StepOutcome]:
         async with opened(tmp_path, ScriptedModel(slow), max_parallel_tasks=1) as session:
             first = asyncio.create_task(session.parallel_async([step("a"), step("b")]))
             await asyncio.sleep(0)
-            second: list[StepOutcome] = await session.parallel_async([step("c", timeout_ms=250)])
+            second: list[StepOutcome] = await session.parallel_async([step("c", timeout_ms=1_100)])
             await first
             return second
 

@@ -384,7 +384,7 @@ def test_a_phase_that_was_cut_off_may_be_asked_again_in_the_same_run(tmp_path: P
             with pytest.raises(TypeError):
                 await workflow.pipeline_async([object()], [])
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(workflow.phase_async("a", specs(2)), 0.1)
+                await asyncio.wait_for(workflow.phase_async("a", specs(2)), 0.6)
             await workflow.phase_async("a", specs(2))
         assert await session.checkpoints_async() == []
 
@@ -399,10 +399,12 @@ def test_leaving_by_an_exception_ends_what_runs_and_hides_nothing(tmp_path: Path
 
     async def use(session: Session) -> None:
         phase: Any = None
+        executor = HostExecutor(forever)
         with pytest.raises(ValueError, match="mine"):  # noqa: PT012
-            async with await session.workflow_async(executor=HostExecutor(forever)) as workflow:
+            async with await session.workflow_async(executor=executor) as workflow:
                 phase = asyncio.create_task(workflow.phase_async("a", specs(2)))
-                await asyncio.sleep(0.01)
+                while executor.running < 2:
+                    await asyncio.sleep(0)
                 raise ValueError("mine")
         assert [outcome.error_code for outcome in await phase] == ["RUN_CANCELLED"] * 2
         async with await session.workflow_async():
