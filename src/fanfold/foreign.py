@@ -1,12 +1,14 @@
 """The border to code that is not ours: tools, models, executors, stages, callbacks. What it raises is a value here."""
 
 import asyncio
+import copy
 import functools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 logger = logging.getLogger("fanfold")
 
 
@@ -56,6 +58,14 @@ def tolerant(listener: Callable[..., None]) -> Callable[..., None]:
             logger.exception("a listener raised and will hear no more of this operation")
 
     return hear
+
+
+def copy_of(error: E) -> E:
+    """An error of one's own for each task that raises it, where its class can be copied."""
+    try:
+        return copy.copy(error)
+    except Exception:  # noqa: BLE001  a class with a constructor of its own kind
+        return error
 
 
 def described(error: BaseException) -> str:

@@ -205,3 +205,14 @@ def test_symbolic_links_lead_nothing_elsewhere(tmp_path: Path) -> None:
 
     run(scenario())
     assert list(elsewhere.iterdir()) == []
+
+
+def test_stores_that_make_one_database_at_once_all_know_it_for_theirs(tmp_path: Path) -> None:
+    async def main() -> None:
+        for number in range(40):
+            stores = [SqliteSessionStore(tmp_path / f"{number}.db") for _ in range(4)]
+            assert await asyncio.gather(*(store.load("kind/id") for store in stores)) == [None] * 4
+            for store in stores:
+                await store.close()
+
+    asyncio.run(main())

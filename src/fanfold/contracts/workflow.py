@@ -29,7 +29,7 @@ class ResultReceipt(Record, frozen=True, kw_only=True):
 class WorkflowStepRecord(Record, frozen=True, kw_only=True):
     task_id: str
     place: str
-    """Where in the workflow: the task id, behind its phase (`0:audit/deps`) if it has one."""
+    """Where in the workflow: the task id, behind its phase (`audit/deps`) if it has one."""
     outcome: StepOutcome
     result_receipt: ResultReceipt
 

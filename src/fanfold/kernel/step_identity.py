@@ -1,6 +1,7 @@
 """What makes a step the same step: a digest of its meaning (decisions 3.6)."""
 
 import hashlib
+from operator import attrgetter
 
 import msgspec
 
@@ -11,11 +12,12 @@ DIGEST_CHARS = 32
 MEANING = ("agent", "prompt", "max_steps", "output_schema", "model")
 """The fields that count. Where it stands (`task_id`), what it is called, and how long to try do not."""
 
+_meaning = attrgetter(*MEANING)
 _encode = msgspec.json.Encoder(order="sorted").encode  # a schema means the same whatever the order of its keys
 
 
 def step_identity(spec: AgentStepSpec) -> str:
-    return digest(_encode((spec.agent, spec.prompt, spec.max_steps, spec.output_schema, spec.model)))
+    return digest(_encode(_meaning(spec)))
 
 
 def digest(data: bytes) -> str:

@@ -5,10 +5,10 @@ load a batch is filled for as long as the store takes for the one before.
 """
 
 import asyncio
-import copy
 from collections.abc import Callable
 
 from fanfold.errors import FencedError, InternalError, StoreConflictError
+from fanfold.foreign import copy_of
 from fanfold.protocols import Lease, SessionStore
 
 ROOM = 1024
@@ -40,8 +40,6 @@ class AppendQueue:
         self._flusher: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         """Why the last append failed; its records are entries still."""
-        self.appends = 0
-        """How many went to the store."""
 
     def precede(self, *records: bytes) -> None:
         """Have `records` written in front of whatever is appended next: on their own they are worth no append."""
@@ -54,11 +52,9 @@ class AppendQueue:
             LogWriteError: an earlier append failed, and nobody was told yet. What it held is tried again with the next.
             FencedError, StoreConflictError: somebody else has the log, and nothing will be written any more.
         """
-        if self._error is not None:
-            self._raise_error()
+        self._raise_error()
         self._entries.append((encode, on_written))
-        if self._flusher is None:
-            self._flusher = asyncio.create_task(self._flush())
+        self._start()
 
     @property
     def is_crowded(self) -> bool:
@@ -90,8 +86,7 @@ class AppendQueue:
     async def flush(self) -> None:
         """Wait until everything that was submitted is durable. Raises as `submit`."""
         self._raise_error()
-        if self._entries and self._flusher is None:
-            self._flusher = asyncio.create_task(self._flush())
+        self._start()
         await self.idle()
         self._raise_error()
 
@@ -102,13 +97,17 @@ class AppendQueue:
             self._watchers.append(watcher)
             await watcher
 
+    def _start(self) -> None:
+        if self._entries and self._flusher is None:
+            self._flusher = asyncio.create_task(self._flush())
+
     def _raise_error(self) -> None:
         error = self._error
         if error is None:
             return
         if not isinstance(error, StoreConflictError | FencedError):
             self._error = None
-        raise _again(error)
+        raise copy_of(error)
 
     async def _flush(self) -> None:
         try:
@@ -131,7 +130,6 @@ class AppendQueue:
 
     async def _write(self, records: list[bytes]) -> None:
         ahead = tuple(self._ahead)
-        self.appends += 1
         self._last_seq = await self._store.append(self._log, self._last_seq, [*ahead, *records], self._lease)
         del self._ahead[: len(ahead)]
 
@@ -139,12 +137,4 @@ class AppendQueue:
         """Nobody waits for an append that is not going to be."""
         for landed in self._hopes:
             if not landed.done() and (error is not None or not self._entries):
-                landed.set_exception(_again(error or InternalError("a record was neither written nor refused")))
-
-
-def _again(error: Exception) -> Exception:
-    """An error of one's own for each task that raises it, where it can be copied."""
-    try:
-        return copy.copy(error)
-    except Exception:  # noqa: BLE001  a class with a constructor of its own kind
-        return error
+                landed.set_exception(copy_of(error or InternalError("a record was neither written nor refused")))

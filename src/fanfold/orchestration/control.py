@@ -49,7 +49,7 @@ class FanOutControl:
     def cancel_step(self, task_id: str) -> None:
         """Cancel the step now, or as soon as it would start."""
         self._unwanted.add(task_id)
-        self._on_loop(lambda: [scope for scope, running in self._running.items() if running == task_id])
+        self.cancel_running(task_id)
 
     def cancel_running(self, task_id: str) -> None:
         """Cancel the step if it runs; one of that id may start later."""

@@ -81,11 +81,6 @@ class WorkflowJournal:
             await store.release(lease)
             raise
 
-    @property
-    def appends(self) -> int:
-        """How many appends, each made durable, its records have taken so far."""
-        return self._queue.appends
-
     def finished(self, place: str, identity: str) -> StepOutcome | None:
         """The recorded success of that very step."""
         known = self.view.succeeded.get(place)

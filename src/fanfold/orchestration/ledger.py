@@ -52,7 +52,7 @@ class TokenLedger:
     them: it passes the cap by no more than its running calls were underestimated.
     """
 
-    def __init__(self, limit_tokens: int | None = None, spent: Usage | None = None) -> None:
+    def __init__(self, limit_tokens: int | None = None) -> None:
         if limit_tokens is not None and (type(limit_tokens) is not int or limit_tokens < 0):
             raise UsageError(f"a token budget must be a whole number, 0 or more, got {limit_tokens!r}")
         self._limit = limit_tokens
@@ -62,8 +62,6 @@ class TokenLedger:
         self._calls = 0
         self._completion = 0
         self._waiters: list[asyncio.Future[None]] = []
-        if spent is not None:
-            self.carry_over(spent)
 
     def carry_over(self, spent: Usage) -> None:
         """Count what earlier runs of the same work have spent."""

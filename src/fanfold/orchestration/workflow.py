@@ -11,7 +11,7 @@ from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.steps import BudgetSnapshot, StepOutcome
 from fanfold.contracts.workflow import PhaseReport
 from fanfold.errors import LifecycleError, UsageError
-from fanfold.foreign import tolerant
+from fanfold.foreign import logger, tolerant
 from fanfold.kernel.plain_text import is_plain
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.journal import WorkflowJournal
@@ -28,8 +28,6 @@ from fanfold.protocols import AgentExecutor, EventSink
 R = TypeVar("R")
 Level = Literal["debug", "info", "warning", "error"]
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
-logger = logging.getLogger("fanfold")
 
 
 class Run(Protocol):

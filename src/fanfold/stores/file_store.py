@@ -83,13 +83,7 @@ class FileSessionStore(StoreLife):
 
     async def acquire(self, name: str) -> Lease:
         path = self._path(name, _LEASE)
-        taken: list[Lease] = []
-        try:
-            return await in_worker(lambda: self._acquire(name, path, taken))
-        except BaseException:
-            for lease in taken:  # the task was cancelled, and nobody else knows of it
-                self._leases.release(lease)
-            raise
+        return await self._leases.take_in_worker(partial(self._acquire, name, path))
 
     async def release(self, lease: Lease) -> None:
         self._leases.release(lease)  # no disk is waited for
@@ -155,10 +149,9 @@ class FileSessionStore(StoreLife):
             finally:
                 lock.close()
 
-    def _acquire(self, name: str, path: Path, taken: list[Lease]) -> Lease:
+    def _acquire(self, name: str, path: Path) -> Lease:
         _make_directory(path.parent)
-        taken.append(self._leases.take(name, path, partial(_next_epoch, name)))
-        return taken[0]
+        return self._leases.take(name, path, partial(_next_epoch, name))
 
     async def _ids(self, kind: str, suffix: str, is_there: Callable[[Path], bool]) -> list[str]:
         require_kind(kind)

@@ -8,6 +8,7 @@ from pathlib import Path
 from fanfold.errors import AlreadyActiveError, FencedError, LogWriteError
 from fanfold.protocols import Lease
 from fanfold.stores.file_lock import holder_name
+from fanfold.stores.landing import in_worker
 from fanfold.stores.line_file import LineFile
 from fanfold.stores.store_rules import used_after_close
 
@@ -47,6 +48,17 @@ class HeldLeases:
         if superseded is not None:
             superseded.end()  # its file was replaced, or we could not have locked it
         return Lease(name=name, epoch=held.epoch)
+
+    async def take_in_worker(self, take: Callable[[], Lease]) -> Lease:
+        """What `take` takes, in a worker thread; a caller that is cancelled meanwhile leaves no lease behind."""
+        taken: list[Lease] = []
+        try:
+            await in_worker(lambda: taken.append(take()))
+        except BaseException:
+            for lease in taken:  # nobody else knows of it
+                self.release(lease)
+            raise
+        return taken[0]
 
     @contextmanager
     def using(self, lease: Lease | None) -> Generator[None, None, None]:

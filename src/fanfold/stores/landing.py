@@ -5,9 +5,10 @@ its bytes are in the file before anybody else can look, and no file is closed un
 """
 
 import asyncio
-import copy
 from collections.abc import Callable
 from typing import TypeVar
+
+from fanfold.foreign import copy_of
 
 T = TypeVar("T")
 
@@ -47,19 +48,12 @@ class Landing:
                     continue  # cancelled once more; the first one is raised below
             raise
         if self.error is not None:
-            raise _again(self.error) from self.error  # the tasks of one batch each need an error of their own
+            raise copy_of(self.error) from self.error  # the tasks of one batch each need an error of their own
 
     def _landed(self) -> "asyncio.Future[None]":
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
         return waiter
-
-
-def _again(error: BaseException) -> BaseException:
-    try:
-        return copy.copy(error)
-    except Exception:  # noqa: BLE001  a class with a constructor of its own kind
-        return error
 
 
 async def in_worker(work: Callable[[], T]) -> T:

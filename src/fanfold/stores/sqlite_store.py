@@ -95,13 +95,7 @@ class SqliteSessionStore(StoreLife):
         kind, known_as = split_name(name)
         self._require_open()
         path = self._lease_directory / f"{kind}.{file_stem(known_as)}.lock"
-        taken: list[Lease] = []
-        try:
-            return await in_worker(lambda: self._acquire(name, path, taken))
-        except BaseException:
-            for lease in taken:  # the task was cancelled, and nobody else knows of it
-                self._leases.release(lease)
-            raise
+        return await self._leases.take_in_worker(partial(self._acquire, name, path))
 
     async def release(self, lease: Lease) -> None:
         await in_worker(partial(self._leases.release, lease))
@@ -215,11 +209,10 @@ class SqliteSessionStore(StoreLife):
         )
         return sorted(name.partition("/")[2] for (name,) in rows)
 
-    def _acquire(self, name: str, path: Path, taken: list[Lease]) -> Lease:
+    def _acquire(self, name: str, path: Path) -> Lease:
         refuse_links(path.parent.parent, path.parent.name)
         make_directory(path.parent)
-        taken.append(self._leases.take(name, path, lambda _file, _after: self._next_epoch(name)))
-        return taken[0]
+        return self._leases.take(name, path, lambda _file, _after: self._next_epoch(name))
 
     def _next_epoch(self, name: str) -> int:
         return self._thread.submit(lambda connection: _raise_epoch(connection, name), writes=True).result()
@@ -284,8 +277,9 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _require_ours(connection: sqlite3.Connection, path: Path) -> None:
-    application, version = _number(connection, "application_id"), _number(connection, "user_version")
+    # In this order: whoever makes it at the same time gives it tables and number together.
     is_empty = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+    application, version = _number(connection, "application_id"), _number(connection, "user_version")
     if application != _APPLICATION and not is_empty:
         raise StorageError(f"{path} is the database of another program").with_hint("give the store a file of its own")
     if version > _VERSION:

@@ -9,6 +9,7 @@ import hashlib
 import re
 
 from fanfold.errors import UsageError
+from fanfold.kernel.plain_text import is_plain
 
 _KIND = re.compile(r"[a-z-]{1,64}")
 _TO_ESCAPE = re.compile(rb"[^a-z0-9_.-]")
@@ -26,7 +27,7 @@ def split_name(name: str) -> tuple[str, str]:
         UsageError: it is not of the form `<kind>/<id>`.
     """
     kind, _, known_as = name.partition("/")
-    if not _KIND.fullmatch(kind) or not known_as or not _is_text(known_as):
+    if not _KIND.fullmatch(kind) or not known_as or not is_plain(known_as):
         raise UsageError(f"invalid name {name!r}: it must be <kind>/<id>, with a kind of a-z and '-' and an id of text")
     return kind, known_as
 
@@ -60,11 +61,3 @@ def id_of(stem: str) -> str | None:
     except UnicodeError:
         return None
     return known_as if known_as and file_stem(known_as) == stem else None
-
-
-def _is_text(known_as: str) -> bool:
-    try:
-        known_as.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
