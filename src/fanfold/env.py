@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import os
 import time
 import uuid
@@ -56,33 +57,44 @@ class UuidIds:
 
 
 class SequentialIds:
-    """`<prefix>1`, `<prefix>2`, ...: the same run order gives the same ids."""
+    """`<prefix>-0`, `<prefix>-1`, ...: the same run order gives the same ids (seed 003)."""
 
-    def __init__(self, prefix: str = "id-") -> None:
+    def __init__(self, prefix: str = "id") -> None:
         self._prefix = prefix
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count()
 
     def new_id(self) -> str:
-        return f"{self._prefix}{next(self._numbers)}"
+        return f"{self._prefix}-{next(self._numbers)}"
 
 
 class FixedClock:
-    """A wall clock that stands still; durations and waits stay real."""
+    """A wall clock that stands still. Its durations are those of the waits that it was asked for, whatever they took;
+    so they too are the same in each replay."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
+        self._slept_ms = 0.0
 
     def now_ms(self) -> int:
         return self._now_ms
 
     def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
+        return self._now_ms + math.ceil(self._slept_ms)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+        self._slept_ms += seconds * 1000
 
 
 class HostEnv(msgspec.Struct, frozen=True):
     clock: Clock = msgspec.field(default_factory=SystemClock)
     ids: IdGenerator = msgspec.field(default_factory=UuidIds)
     random: Randomness = msgspec.field(default_factory=SystemRandomness)
+
+    @classmethod
+    def for_replay(cls, sequential_id_prefix: str | None = None, fixed_time_ms: int | None = None) -> "HostEnv":
+        """The replay configuration of seed 003: what is None stays the system's. Make it anew for each replay."""
+        return cls(
+            SystemClock() if fixed_time_ms is None else FixedClock(fixed_time_ms),
+            UuidIds() if sequential_id_prefix is None else SequentialIds(sequential_id_prefix),
+        )

@@ -9,6 +9,8 @@
     │   └── StepChangedError    a strict resume met a step that is not the one it recorded
     ├── LifecycleError          right call, wrong moment
     │   ├── SessionBusyError    another operation holds the session or its thread
+    │   ├── RunControlError     a steer or interrupt that was not accepted (`code` says why)
+    │   ├── RunIdentityError    a run id that stands for other input
     │   ├── AlreadyActiveError  somebody runs the workflow (or whatever has that name) just now
     │   └── SessionClosedError
     ├── RunError                this run ended; the session lives on
@@ -24,6 +26,7 @@
     │   ├── StoreConflictError  a log or document is not at the place that the writer expected
     │   ├── FencedError         the writer's lease was taken over or given back
     │   └── CheckpointRefusedError  a workflow's journal that no run may build on
+    ├── McpError                an MCP server could not be started, or has died
     ├── ExecutorError           a step executor broke its contract
     └── InternalError           our bug, with the story that led to it
 
@@ -31,7 +34,7 @@ Every class has a stable wire `code`; every error survives pickling with its fie
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Self
 
 
 def _revive(cls: type["FanfoldError"], args: tuple[object, ...], fields: dict[str, object]) -> "FanfoldError":
@@ -44,7 +47,8 @@ def _revive(cls: type["FanfoldError"], args: tuple[object, ...], fields: dict[st
 class FanfoldError(RuntimeError):
     """Root of everything that fanfold raises on purpose."""
 
-    code: ClassVar[str] = "FANFOLD_ERROR"
+    code: str = "FANFOLD_ERROR"
+    """Stable: branch on it, not on the text."""
     hint: str | None = None
     """What the reader may do about it, where there is one thing to do."""
 
@@ -122,6 +126,29 @@ class SessionBusyError(LifecycleError):
         super().__init__(f"Session '{session_id}' already has an active operation{tail}")
         self.session_id = session_id
         self.holder = holder
+
+
+class RunControlError(LifecycleError):
+    """A steer or interrupt that was not accepted; nothing has changed.
+
+    `code` is one of `INVALID_REQUEST`, `DUPLICATE_REQUEST`, `HOOK_DENIED`, `HOOK_RETRY`, `SESSION_MISMATCH`,
+    `RUN_MISMATCH`, `CLOSED`, `NO_ACTIVE_RUN`, `DEADLINE_EXCEEDED`, `STALE_TURN`, `QUEUE_FULL` (notes 5.4).
+    """
+
+    code = "RUN_CONTROL_ERROR"
+
+    def __init__(self, code: str, message: str, *, retry_after_ms: int | None = None) -> None:
+        super().__init__(f"Run control error: {message}")
+        self.code = code
+        self.retry_after_ms = retry_after_ms
+
+
+class RunIdentityError(LifecycleError):
+    code = "RUN_IDENTITY_CONFLICT"
+
+    def __init__(self, *, run_id: str) -> None:
+        super().__init__(f"Run '{run_id}' is already bound to different immutable input")
+        self.run_id = run_id
 
 
 class AlreadyActiveError(LifecycleError):
@@ -281,6 +308,15 @@ class CheckpointRefusedError(StorageError):
     def __init__(self, *, workflow_id: str, reason: str) -> None:
         super().__init__(f"workflow checkpoint cannot be resumed: {reason}")
         self.workflow_id = workflow_id
+        self.reason = reason
+
+
+class McpError(FanfoldError):
+    code = "MCP_ERROR"
+
+    def __init__(self, *, server: str, reason: str) -> None:
+        super().__init__(f"MCP error: server '{server}': {reason}")
+        self.server = server
         self.reason = reason
 
 

@@ -1,14 +1,27 @@
 """SessionOptions: what a caller may set for one session."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
-from fanfold.contracts.policy import PermissionPolicy
+from fanfold.contracts.agents import WorkerAgentSpec
+from fanfold.contracts.policy import ConfirmationPolicy, PermissionPolicy
+from fanfold.contracts.runs import SessionRetentionLimits
 from fanfold.env import HostEnv
 from fanfold.errors import UsageError
 from fanfold.protocols import SessionStore
+
+BUDGET_GUARD_TIMEOUT_MS = 5_000
+
+
+class AutoDelegation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Handing a prompt to fitting agents without the model's asking for it (notes 7.5); off by default."""
+
+    enabled: bool = False
+    max_tasks: Annotated[int, Meta(ge=1, le=32)] = 4
+    min_confidence: Annotated[float, Meta(ge=0, le=1)] = 0.72
+    allow_parallel: bool = True
 
 
 class SessionOptions(msgspec.Struct, kw_only=True):
@@ -20,13 +33,48 @@ class SessionOptions(msgspec.Struct, kw_only=True):
     """Also names the fact log's thread. None: a new id."""
     max_parallel_tasks: Annotated[int, Meta(ge=1)] | None = None
     max_tool_rounds: Annotated[int, Meta(ge=0)] | None = None
+
+    # ---- governance ----
     permission_policy: PermissionPolicy | None = None
+    confirmation_policy: ConfirmationPolicy | None = None
     approvals: Literal["park", "refuse"] | None = None
     """What a call that needs a person does: `park` (default) waits for `confirm_tool_use`; `refuse` ends the run with
     `ParkedError`, for hosts where nobody can answer. The log stays parked either way."""
+    budget_guard: Any = None
+    """A `BudgetGuard`, or an object with some of its methods."""
+    budget_guard_timeout_ms: Annotated[int, Meta(ge=1)] | None = None
+    duplicate_tool_call_threshold: Annotated[int, Meta(ge=2)] | None = None
+    """The call that would be the n-th of a turn with the same arguments and, so far, the same results is not made:
+    the model is told to try something else. None: no such limit."""
+
+    # ---- persistence ----
     session_store: SessionStore | None = None
-    """Where resumable calls keep what is finished. It stays the caller's to close."""
+    """Where resumable calls keep what is finished, runs their checkpoints and `save` the session. It stays the
+    caller's to close."""
+    auto_save: bool | None = None
+    """Save after each operation that changed the conversation."""
+    retention_limits: SessionRetentionLimits | None = None
     host_env: HostEnv | None = None
+    """Or `{"sequential_id_prefix": ..., "fixed_time_ms": ...}` for a replay: what is left out stays the system's."""
+
+    # ---- the loop ----
+    planning_mode: Literal["auto", "enabled", "disabled"] | None = None
+    """Whether a plan is made before a prompt is worked on, by one model call more. `auto` (the default): when the
+    prompt lists several steps, see `kernel.planning`."""
+    planning: bool | None = None
+    """None: as `planning_mode`, which wins; True: `enabled`; False: `disabled`."""
+    goal_tracking: bool | None = None
+    """Take the goal from the prompt, and judge after the answer whether it was reached: two model calls more."""
+    auto_compact: bool | None = None
+    """Compact the conversation when it nears the context window. None: yes, where its size is known."""
+    auto_compact_threshold: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """Share of the window at which that happens."""
+    max_context_tokens: Annotated[int, Meta(ge=1)] | None = None
+    """Size of the context window, when it is not the model's own."""
+    tool_timeout_ms: Annotated[int, Meta(ge=1)] | None = None
+    """Longest run of one tool call; then it is cancelled and has failed."""
+    llm_api_timeout_ms: Annotated[int, Meta(ge=1)] | None = None
+    """Longest model call, all attempts together."""
     stream_partials: bool | None = None
     """Stream the answers of steps with an `output_schema`, so that the listener of their call hears a
     `structured_partial` event, with what is there of the value, while it arrives."""
@@ -35,6 +83,17 @@ class SessionOptions(msgspec.Struct, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=10)] | None = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
     allow_unsandboxed_bash: bool | None = None
+
+    # ---- agents ----
+    agent_dirs: tuple[str, ...] | None = None
+    worker_agents: tuple[WorkerAgentSpec, ...] | None = None
+    manual_delegation_enabled: bool | None = None
+    """Whether the model sees the `task` tool. None: yes, where the model can use tools."""
+    auto_delegation: AutoDelegation | None = None
+    auto_parallel: bool | None = None
+    """False: automatic delegation takes the one best agent only. What was asked for explicitly still fans out."""
+
+    # ---- tags of the host, never read by fanfold ----
     tenant_id: str | None = None
     principal: str | None = None
     agent_template_id: str | None = None
@@ -53,9 +112,20 @@ class SessionOptions(msgspec.Struct, kw_only=True):
         if isinstance(given.get("session_store"), type) or isinstance(self.session_store, type):
             raise UsageError("session option session_store: it is a class, not a store such as FileSessionStore(dir)")
         merged = msgspec.structs.replace(self, **given)
+        merged.host_env = _replay_env(merged.host_env)
         values = {name: getattr(merged, name) for name in merged.__struct_fields__}
         try:
             return msgspec.convert(values, SessionOptions)
         except msgspec.ValidationError as error:
             reason, _, place = str(error).partition(" - at ")
             raise UsageError(f"session option {place.strip('`').removeprefix('$.')}: {reason}") from None
+
+
+def _replay_env(given: object) -> Any:
+    if not isinstance(given, dict):
+        return given  # checked with all other values
+    keys = cast("dict[str, Any]", given)
+    known = ("fixed_time_ms", "sequential_id_prefix")
+    if unknown := sorted(set(keys) - set(known)):
+        raise UsageError(f"session option host_env: unknown key '{unknown[0]}'; there are: {', '.join(known)}")
+    return HostEnv.for_replay(**keys)

@@ -1,7 +1,7 @@
 """Every seam that a host may fill, on one page. Nothing else brings the world in."""
 
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -77,6 +77,51 @@ class Tool(Protocol):
         """Do it. `args` already match `spec.parameters`. What the model should read about a failure is an output with
         a non-zero `exit_code`; an exception is recorded as a failed result too, with the exception's text."""
         ...
+
+
+@runtime_checkable
+class ToolServer(Protocol):
+    """Tools that live elsewhere: in a process of their own, or behind a URL (an MCP server)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """By the names under which models know them: `mcp__<server>__<tool>`. Calls after its death fail at once."""
+        ...
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    async def close(self) -> None:
+        """End it, with whatever it started; closing twice does nothing more."""
+        ...
+
+
+# ---- governance -----------------------------------------------------------------------------------------------------
+
+
+class BudgetGuard(Protocol):
+    """A host's policy for each model and tool call (seed 003). Any of the three may be missing: then it allows.
+
+    They are plain functions and are called in a thread of their own. A check answers None, `{"decision": "allow"}`,
+    `{"decision": "soft", "resource", "consumed", "limit", "message"?}` or `{"decision": "deny", "resource", "reason"}`;
+    whatever else it does (raise, answer otherwise, take longer than its timeout) is a denial.
+    """
+
+    def check_before_llm(self, session_id: str, estimated_tokens: int) -> JsonObject | None: ...
+
+    def record_after_llm(self, session_id: str, usage: JsonObject) -> None:
+        """After each successful call; what it raises is ignored."""
+        ...
+
+    def check_before_tool(self, session_id: str, tool_name: str) -> JsonObject | None: ...
+
+
+HookHandler = Callable[[JsonObject], Any]
+"""Gets one event as a dict, plain or `async`; answers None or `{"action": "continue" | "block" | "skip" | "retry"}`
+with `modified`, `reason` or `delay_ms`. Plain handlers are called in a thread."""
 
 
 # ---- facts ----------------------------------------------------------------------------------------------------------

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from fanfold.contracts.events import AgentEvent, event
+from fanfold.contracts.governance import BudgetDenial
 from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, failed
 from fanfold.errors import InvalidSpecError, UsageError
 from fanfold.orchestration.control import FanOutControl
-from fanfold.orchestration.ledger import BudgetDenial, Reservation, TokenLedger
+from fanfold.orchestration.ledger import Reservation, TokenLedger
 from fanfold.orchestration.parallel import execute_steps_parallel
 from fanfold.orchestration.pipeline import execute_pipeline
 from fanfold.orchestration.specs import parse_specs

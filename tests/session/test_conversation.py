@@ -33,7 +33,7 @@ async def opened(
     async with await Agent.create_async(
         models={"scripted/model": model},
         tools={tool.spec.name: tool for tool in tools},
-        host_env=HostEnv(ids=SequentialIds("id-")),
+        host_env=HostEnv(ids=SequentialIds("id")),
     ) as agent:
         yield await agent.session_async(workspace, session_id="s", **options)
 

@@ -4,15 +4,16 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from fanfold.contracts.messages import ToolCall, Usage
+from fanfold.contracts.messages import Attachment, ToolCall, Usage
 from fanfold.contracts.record import JsonObject
 
 
-class UserMessaged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`user.message`: a prompt, a steer, or an abandoned-and-replaced request."""
+class UserMessaged(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """`user.message`: a prompt or a steer."""
 
     kind: ClassVar[str] = "user.message"
     text: str
+    attachments: tuple[Attachment, ...] = ()
 
 
 class RecordedCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

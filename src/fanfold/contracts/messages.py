@@ -91,8 +91,17 @@ class ToolCall(msgspec.Struct, frozen=True):
     args: JsonObject | str
 
 
-class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
+class Attachment(msgspec.Struct, frozen=True):
+    """What a prompt carries beside its text; in a log its bytes are base64."""
+
+    media_type: str
+    """`image/png`, `image/jpeg`, `image/gif` or `image/webp`; `text/...` for text."""
+    data: bytes
+
+
+class UserMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="role", tag="user"):
     text: str
+    attachments: tuple[Attachment, ...] = ()
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assistant"):

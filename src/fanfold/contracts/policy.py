@@ -49,6 +49,35 @@ class PermissionPolicy(msgspec.Struct, frozen=True):
             raise ConfigError(f"enabled must be True or False, got {self.enabled!r}")
 
 
+Lane = Literal["query", "execute", "generate", "control"]
+LANES: tuple[Lane, ...] = ("query", "execute", "generate", "control")
+
+
+class ConfirmationPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How calls that need an approval are answered; deny rules stand above it (notes 9.2).
+
+    Raises:
+        ConfigError: a field that cannot be meant so.
+    """
+
+    enabled: bool = True
+    """False: nobody is asked, such calls run."""
+    yolo_lanes: tuple[Lane, ...] = ()
+    """Kinds of tools whose calls run unasked: `query` changes nothing, `generate` is model work (`task`), `control`
+    concerns the conversation (`update_plan`), `execute` is all else."""
+    timeout_ms: int | None = None
+    """Longest wait for an approval. None: a parked call waits for ever, here and after a restart (seed 002)."""
+    timeout_action: Literal["reject", "auto_approve"] = "reject"
+
+    def __post_init__(self) -> None:
+        if self.timeout_action not in ("reject", "auto_approve"):
+            raise ConfigError(f"timeout_action must be 'reject' or 'auto_approve', got {self.timeout_action!r}")
+        msgspec.structs.force_setattr(self, "yolo_lanes", tuple(self.yolo_lanes))
+        for lane in self.yolo_lanes:
+            if lane not in LANES:
+                raise ConfigError(f"yolo_lanes knows {', '.join(LANES)}, not {lane!r}")
+
+
 def _rules(field: str, given: object) -> tuple[str, ...]:
     if isinstance(given, str):
         raise ConfigError(f"{field} must be a list of rules, got the text {given!r}; write {field}=[{given!r}]")

@@ -83,12 +83,31 @@ class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True):
     """file:line, for messages."""
 
 
+class McpServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """An MCP server: a command that speaks over its standard streams, or a URL (streamable HTTP)."""
+
+    name: str
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    """Beside a minimal environment, not beside this process's own."""
+    url: str | None = None
+    headers: dict[str, str] = {}
+    timeout_ms: int = 60_000
+    """Of one call, and of the start."""
+    place: str = ""
+    """file:line, for messages."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_model: str = "local/default"
     providers: dict[str, ProviderSettings] = {}
     max_parallel_tasks: int = 8
     max_tool_rounds: int | None = None
     permissions: PermissionPolicy = PermissionPolicy()
+    agent_dirs: tuple[str, ...] = ()
+    """Folders of agent definitions, beside those that every workspace has."""
+    mcp_servers: dict[str, McpServerSettings] = {}
     allow_unsandboxed_bash: bool = False
     """Run `bash` without bubblewrap where there is none. Off: the tool refuses and says why."""
     source: str = "built-in defaults"

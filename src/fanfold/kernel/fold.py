@@ -23,6 +23,7 @@ from fanfold.contracts.messages import (
     ASK_USER,
     NO_USAGE,
     AssistantMessage,
+    Attachment,
     Entry,
     Message,
     ToolCall,
@@ -32,6 +33,8 @@ from fanfold.contracts.messages import (
 )
 from fanfold.errors import CorruptLogError
 from fanfold.kernel.state import EMPTY, SessionState
+
+IMAGE_TOKENS = 1_500
 
 STEER_PREFIX = "steer:"
 """A `user.message` whose key starts so continues the run; any other begins a new one."""
@@ -84,7 +87,9 @@ def _apply(state: SessionState, fact: Fact) -> SessionState:
 def _user_messaged(state: SessionState, payload: UserMessaged, *, is_steer: bool) -> SessionState:
     # The driver records what becomes of unfinished calls (decisions 2.5); a log that lacks it still folds to a
     # transcript that every provider accepts.
-    state = _with(_close_pending(state, "abandoned: a new message came first"), UserMessage(payload.text))
+    state = _with(
+        _close_pending(state, "abandoned: a new message came first"), UserMessage(payload.text, payload.attachments)
+    )
     state = replace(
         state,
         phase="infer",
@@ -212,12 +217,17 @@ def estimated_tokens(message: Message) -> int:
     """Bytes / 4, the usual rule of thumb, plus a little for the message's frame."""
     match message:
         case UserMessage():
-            size = len(message.text)
+            size = len(message.text) + sum(_attachment_size(each) for each in message.attachments)
         case AssistantMessage():
             size = len(message.text) + sum(_call_size(call) for call in message.calls)
         case ToolMessage():
             size = len(message.output)
     return 4 + size // 4
+
+
+def _attachment_size(attachment: Attachment) -> int:
+    # A picture costs by its pixels, not by its bytes; this is what providers charge for a middle-sized one.
+    return len(attachment.data) if attachment.media_type.startswith("text/") else 4 * IMAGE_TOKENS
 
 
 def _call_size(call: ToolCall) -> int:

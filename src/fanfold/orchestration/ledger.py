@@ -5,8 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
 
-import msgspec
-
+from fanfold.contracts.governance import BudgetDenial
 from fanfold.contracts.messages import Usage
 from fanfold.contracts.steps import BudgetSnapshot
 from fanfold.errors import UsageError
@@ -22,14 +21,6 @@ Waiting = Callable[[], AbstractAsyncContextManager[object]]
 spending: ContextVar["TokenLedger | None"] = ContextVar("fanfold_spending", default=None)
 """The ledger in which this task is inside of a reservation: what it reserves more is a part of that, and never waits
 for it."""
-
-
-class BudgetDenial(msgspec.Struct, frozen=True, kw_only=True):
-    resource: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"Budget exhausted on '{self.resource}': {self.reason}"
 
 
 class Reservation:

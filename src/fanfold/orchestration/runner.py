@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from fanfold.contracts.codec import encode_readable
 from fanfold.contracts.events import AgentEvent, event
 from fanfold.contracts.facts import Fact
+from fanfold.contracts.governance import BudgetDenial
 from fanfold.contracts.messages import NO_USAGE, Usage, UsageSum
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
 from fanfold.errors import BudgetExhaustedError, ExecutorError, RunCancelledError, StorageError, UsageError
@@ -24,7 +25,7 @@ from fanfold.kernel.journal import outcomes, usage_of
 from fanfold.kernel.step_identity import step_identity
 from fanfold.orchestration.control import FanOutControl, StepScope
 from fanfold.orchestration.journal import EndedStep, WorkflowJournal
-from fanfold.orchestration.ledger import BudgetDenial, TokenLedger, spending
+from fanfold.orchestration.ledger import TokenLedger, spending
 from fanfold.orchestration.parsing import Parser, with_parsed
 from fanfold.orchestration.spent import Spent, spent_by
 from fanfold.protocols import AgentExecutor, EventSink, ResumableExecutor

@@ -21,6 +21,7 @@ from fanfold.contracts.facts import (
     ToolResulted,
     ToolTurn,
 )
+from fanfold.contracts.governance import BudgetDenial
 from fanfold.contracts.messages import (
     ASK_USER,
     NO_USAGE,
@@ -39,7 +40,7 @@ from fanfold.foreign import call_foreign, described, logger, tolerant
 from fanfold.kernel.schema import OutputSchema
 from fanfold.kernel.state import SessionState
 from fanfold.kernel.transcript import as_plain_text, excerpt
-from fanfold.orchestration.ledger import BudgetDenial, Reservation, TokenLedger
+from fanfold.orchestration.ledger import Reservation, TokenLedger
 from fanfold.protocols import DeltaSink, EventSink, ToolScope
 from fanfold.session.gate import Gate
 from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, question_of
