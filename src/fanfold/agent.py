@@ -11,25 +11,31 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from fanfold.contracts.agents import AgentDefinition
+from fanfold.contracts.agents import AgentDefinition, WorkerAgentSpec
 from fanfold.contracts.settings import Settings
 from fanfold.env import HostEnv
-from fanfold.errors import LifecycleError, SessionClosedError, UsageError
+from fanfold.errors import LifecycleError, SessionClosedError, SessionNotFoundError, UsageError
 from fanfold.models import Models
+from fanfold.nearest import did_you_mean
 from fanfold.options import SessionOptions
 from fanfold.portal import Portal, blocking, on_loop
-from fanfold.protocols import FactLog, ModelClient, Tool
-from fanfold.session.builtin_agents import BUILTIN_AGENTS
+from fanfold.protocols import FactLog, ModelClient, Tool, ToolServer
+from fanfold.session.assembly import Parts, assemble
+from fanfold.session.builtin_agents import find_agent
 from fanfold.session.closing import Closing, close_all, close_together
+from fanfold.session.saving import SessionSaves
 from fanfold.session.session import Session
-from fanfold.session.setup import Composer
 from fanfold.session.shared_logs import Lease, SharedLogs
+from fanfold.session.worker_agents import parse_worker, worker_definition
+from fanfold.workplaces import Servers, Workplace, Workplaces, connect_given, read_agent_folders
 
 LOG_DIRECTORY = Path(".a3s") / "effect-log"
+OpenLog = Callable[[Path], FactLog]
+"""The log for the sessions of the workspace at a folder."""
 EXIT_SECONDS = 5.0
 """How long the interpreter's exit waits for agents that nobody closed."""
 _NOT_CLOSED = "an Agent was not closed; use `with Agent.create(...)` or `async with await Agent.create_async(...)`"
@@ -54,17 +60,23 @@ class Agent:
         tools: Mapping[str, Tool],
         agents: Mapping[str, AgentDefinition],
         host_env: HostEnv,
+        open_log: OpenLog | None = None,
     ) -> None:
         self.portal = portal
         self._settings = settings
         self._env = host_env
         self._tools = tools
-        self._agents = {**BUILTIN_AGENTS, **agents}
+        self._workplaces = Workplaces(settings, agents)
+        self._servers = Servers(settings.mcp_servers)
         self._models = Models(models, settings.providers, host_env)
-        self._logs = SharedLogs(_open_log)
+        self._logs = SharedLogs(open_log or _open_log)
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
+        self._opening: set[str] = set()
+        """Ids of sessions that are being built: not listed, and nobody else's."""
         self._closing = Closing(portal)
-        self._unclosed = weakref.finalize(self, _abandon, portal, self._models.close, self._logs.close)
+        self._unclosed = weakref.finalize(
+            self, _abandon, portal, self._servers.close, self._models.close, self._logs.close
+        )
         if portal.owns_thread:
             _close_forgotten_at_exit()
             self._in_threads.add(self)
@@ -78,6 +90,7 @@ class Agent:
         tools: Mapping[str, Tool] | None = None,
         agents: Mapping[str, AgentDefinition] | None = None,
         host_env: HostEnv | None = None,
+        open_log: OpenLog | None = None,
     ) -> Self:
         """An agent on the running loop.
 
@@ -88,11 +101,12 @@ class Agent:
                 the default model.
             tools: tools of your own by name, beside the built-in ones.
             agents: roles of your own by name, beside the built-in ones.
+            open_log: where the sessions of a workspace keep their facts; JSONL files below it unless given.
 
         Raises:
             ConfigError: with every fault of the configuration.
         """
-        return cls._create(Portal.of_running_loop(), config_source, models, tools, agents, host_env)
+        return cls._create(Portal.of_running_loop(), config_source, models, tools, agents, host_env, open_log)
 
     @classmethod
     def create(
@@ -103,11 +117,12 @@ class Agent:
         tools: Mapping[str, Tool] | None = None,
         agents: Mapping[str, AgentDefinition] | None = None,
         host_env: HostEnv | None = None,
+        open_log: OpenLog | None = None,
     ) -> Self:
         """An agent on a background loop of its own, for blocking code and notebooks. Arguments as `create_async`."""
         portal = Portal.in_new_thread("fanfold-agent")
         try:
-            return cls._create(portal, config_source, models, tools, agents, host_env)
+            return cls._create(portal, config_source, models, tools, agents, host_env, open_log)
         except BaseException:
             portal.stop()
             portal.join()
@@ -122,6 +137,7 @@ class Agent:
         tools: Mapping[str, Tool] | None,
         agents: Mapping[str, AgentDefinition] | None,
         host_env: HostEnv | None,
+        open_log: OpenLog | None,
     ) -> Self:
         if config_source is None and models:
             settings = Settings(default_model=next(iter(models)), source="models given in code")
@@ -136,6 +152,7 @@ class Agent:
             tools=tools or {},
             agents=agents or {},
             host_env=host_env or HostEnv(),
+            open_log=open_log,
         )
 
     @property
@@ -157,55 +174,152 @@ class Agent:
             ConfigError: the model is unknown or its key is missing.
             SessionBusyError: another process runs that thread just now.
         """
-        self._ensure_open()
+        return await self._opened(workspace, _chosen(options, overrides))
+
+    session = blocking(session_async)
+
+    @on_loop
+    async def resume_session_async(
+        self,
+        /,
+        session_id: str,
+        options: SessionOptions | None = None,
+        *,
+        workspace: str | Path | None = None,
+        **overrides: Any,
+    ) -> Session:
+        """The session of that id as it was last saved, on this node or another one: conversation, runs, children,
+        tags and options; options that are given here win over saved ones.
+
+        Its own log wins over the saved facts if it contains them; one that went another way is set aside.
+
+        Args:
+            workspace: where to work, when it is not the folder of before.
+
+        Raises:
+            UsageError: no `session_store` is given, or the folder of before is not there.
+            SessionNotFoundError: nothing was saved under that id. Nothing is created then.
+        """
         chosen = _chosen(options, overrides)
-        session_id = self._env_of(chosen).ids.new_id() if chosen.session_id is None else chosen.session_id
-        if session_id in self._sessions:
-            raise _invalid("session_id", f"session '{session_id}' is already live or being built")
-        session = self._sessions[session_id] = self._build(_directory(workspace), session_id, chosen)
+        if chosen.session_store is None:
+            raise _invalid("session_store", "resume_session requires a configured session store")
+        saved = await SessionSaves(chosen.session_store, session_id).load()
+        if saved is None:
+            raise SessionNotFoundError(session_id=session_id)
+        chosen = chosen.merged(session_id=session_id)
+        chosen = chosen.filled(saved.settings).filled(saved.tags)
+        session = await self._opened(saved.workspace if workspace is None else workspace, chosen)
         try:
-            if chosen.session_id is not None:
+            await session.take_up(saved)
+        except BaseException:
+            await session.close_async()
+            raise
+        return session
+
+    resume_session = blocking(resume_session_async)
+
+    @on_loop
+    async def session_for_agent_async(
+        self,
+        /,
+        workspace: str | Path,
+        agent_name: str,
+        agent_dirs: Sequence[str] | None = None,
+        options: SessionOptions | None = None,
+        **overrides: Any,
+    ) -> Session:
+        """A session whose own agent is the one of that name: its prompt, its tools, its permissions within the
+        session's, its rounds and its model. Looked for among the built-in agents and those in `agent_dirs` (seed 002).
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        known = self._workplaces.own_agents(tuple(agent_dirs or ()))
+        role = find_agent(agent_name, known)
+        if role is None:
+            raise UsageError(f"agent '{agent_name}' not found{did_you_mean(agent_name, known)}")
+        return await self._opened(workspace, _chosen(options, overrides), role)
+
+    session_for_agent = blocking(session_for_agent_async)
+
+    @on_loop
+    async def session_for_worker_async(
+        self,
+        /,
+        workspace: str | Path,
+        worker: WorkerAgentSpec | Mapping[str, Any],
+        options: SessionOptions | None = None,
+        **overrides: Any,
+    ) -> Session:
+        """Likewise for an agent that is given by value."""
+        role = worker_definition(parse_worker(worker))
+        return await self._opened(workspace, _chosen(options, overrides), role)
+
+    session_for_worker = blocking(session_for_worker_async)
+
+    async def _opened(
+        self, workspace: str | Path, options: SessionOptions, role: AgentDefinition | None = None
+    ) -> Session:
+        self._ensure_open()
+        session_id = self._env_of(options).ids.new_id() if options.session_id is None else options.session_id
+        if session_id in self._sessions or session_id in self._opening:
+            raise _invalid("session_id", f"session '{session_id}' is already live or being built")
+        place = self._workplaces.at(_directory(workspace))
+        self._opening.add(session_id)
+        try:
+            servers = await self._servers.started(place.workspace.root)
+            self._ensure_open()
+            session = self._sessions[session_id] = self._build(place, servers, session_id, options, role)
+        finally:
+            self._opening.discard(session_id)
+        try:
+            if options.session_id is not None:
                 await session.load()
         except BaseException:
             await session.close_async()
             raise
         return session
 
-    session = blocking(session_async)
-
-    def _build(self, directory: Path, session_id: str, options: SessionOptions) -> Session:
+    def _build(
+        self,
+        place: Workplace,
+        servers: Mapping[str, ToolServer],
+        session_id: str,
+        options: SessionOptions,
+        role: AgentDefinition | None,
+    ) -> Session:
         from fanfold.stores.memory import MemoryFactLog
-        from fanfold.tools.toolset import builtin_tools
-        from fanfold.tools.workspace import Workspace
 
-        workspace = Workspace(directory)
-        settings = self._settings
+        workspace, settings = place.workspace, self._settings
         allow_bash = options.allow_unsandboxed_bash
         unsandboxed = settings.allow_unsandboxed_bash if allow_bash is None else allow_bash
-        tools = {**builtin_tools(workspace, allow_unsandboxed_bash=unsandboxed), **self._tools}
-        composer = Composer(
-            resolve=self._models.resolve,
-            model=options.model or settings.default_model,
-            tools=tools,
-            real_path=workspace.canonical,
-            policy=options.permission_policy or settings.permissions,
-            options=options,
-            max_tool_rounds=_first(options.max_tool_rounds, settings.max_tool_rounds),
-        )
-        composer.check()
+        agents = self._workplaces.agents(place, options.agent_dirs or ())
+        agents |= {worker.name: worker_definition(worker) for worker in options.worker_agents or ()}
         lease = self._logs.lease(workspace.root)
-        return Session(
-            portal=self.portal,
-            session_id=session_id,
-            workspace=workspace.root,
-            options=options,
-            env=self._env_of(options),
-            log=lease.log,
-            composer=composer,
-            agents=self._agents,
-            new_child_log=MemoryFactLog,
-            max_parallel_tasks=_first(options.max_parallel_tasks, settings.max_parallel_tasks) or 1,
-            on_close=functools.partial(self._forget, lease),
+        return assemble(
+            Parts(
+                portal=self.portal,
+                session_id=session_id,
+                workspace=workspace.root,
+                options=options,
+                env=self._env_of(options),
+                log=lease.log,
+                resolve=self._models.resolve,
+                model=options.model or (role.model if role else None) or settings.default_model,
+                role=role,
+                policy=options.permission_policy or settings.permissions,
+                tools={**place.tools(allow_unsandboxed_bash=unsandboxed), **self._tools},
+                servers=servers,
+                agents=agents,
+                real_path=workspace.canonical,
+                new_child_log=MemoryFactLog,
+                max_parallel_tasks=_first(options.max_parallel_tasks, settings.max_parallel_tasks) or 1,
+                max_tool_rounds=_first(options.max_tool_rounds, settings.max_tool_rounds),
+                connect=functools.partial(connect_given, root=workspace.root),
+                read_agents=lambda path: read_agent_folders([Path(path)]),
+                on_close=functools.partial(self._forget, lease),
+                warnings=tuple(self._servers.warnings),
+            )
         )
 
     def _env_of(self, options: SessionOptions) -> HostEnv:
@@ -256,7 +370,14 @@ class Agent:
         self._unclosed.detach()
         sessions = [session.close_async for session in self._sessions.values()]
         try:
-            await close_all([functools.partial(close_together, sessions), self._models.close, self._logs.close])
+            await close_all(
+                [
+                    functools.partial(close_together, sessions),
+                    self._servers.close,
+                    self._models.close,
+                    self._logs.close,
+                ]
+            )
         finally:
             self.portal.stop()
 

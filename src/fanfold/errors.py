@@ -4,6 +4,7 @@
     ├── UsageError              fix the calling code
     │   ├── InvalidSpecError    an AgentStepSpec that cannot run (also a ValueError)
     │   ├── ConfigError         agent.acl / agent.toml / options (also a ValueError)
+    │   ├── InvalidHookError    a hook that cannot be registered (also a ValueError)
     │   ├── MissingExtraError   an optional dependency is not installed
     │   ├── MissingStoreError   the operation needs a session store
     │   └── StepChangedError    a strict resume met a step that is not the one it recorded
@@ -17,6 +18,7 @@
     │   ├── StepLimitError
     │   ├── BudgetExhaustedError
     │   ├── ProviderError       the model's side failed (`retryable` says whether waiting may help)
+    │   ├── HookBlockedError    a hook of the host stopped it
     │   ├── ParkedError         it waits for a person, and nobody can answer here
     │   └── RunCancelledError
     ├── StorageError            the facts on disk
@@ -25,7 +27,11 @@
     │   ├── LogWriteError       disk full, permission, I/O error
     │   ├── StoreConflictError  a log or document is not at the place that the writer expected
     │   ├── FencedError         the writer's lease was taken over or given back
+    │   ├── SessionNotFoundError  nothing was saved under that id
+    │   ├── CheckpointNotFoundError  nothing is recorded that a run could go on from
+    │   ├── RunCheckpointRefusedError  a run's checkpoint that this session may not build on
     │   └── CheckpointRefusedError  a workflow's journal that no run may build on
+    ├── ToolError               a tool that the host called itself has failed
     ├── McpError                an MCP server could not be started, or has died
     ├── ExecutorError           a step executor broke its contract
     └── InternalError           our bug, with the story that led to it
@@ -86,6 +92,12 @@ class ConfigError(UsageError, ValueError):
     def __init__(self, problems: Sequence[str] | str) -> None:
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__("Config error: " + "\n".join(self.problems))
+
+
+class InvalidHookError(UsageError, ValueError):
+    """A hook that cannot be registered; the ones that are stay as they were."""
+
+    code = "INVALID_HOOK"
 
 
 class MissingExtraError(UsageError):
@@ -219,6 +231,15 @@ class ProviderError(RunError):
         self.retry_after_ms = retry_after_ms
 
 
+class HookBlockedError(RunError):
+    code = "HOOK_BLOCKED"
+
+    def __init__(self, *, event: str, reason: str) -> None:
+        super().__init__(f"a hook blocked {event}: {reason}")
+        self.event = event
+        self.reason = reason
+
+
 class ParkedError(RunError):
     """The run waits for an approval or an answer; its log stays parked and can be resumed after the answer."""
 
@@ -311,6 +332,14 @@ class CheckpointRefusedError(StorageError):
         self.reason = reason
 
 
+class ToolError(FanfoldError):
+    code = "TOOL_ERROR"
+
+    def __init__(self, *, tool: str, message: str) -> None:
+        super().__init__(f"Tool error: {tool}: {message}")
+        self.tool = tool
+
+
 class McpError(FanfoldError):
     code = "MCP_ERROR"
 
@@ -318,6 +347,29 @@ class McpError(FanfoldError):
         super().__init__(f"MCP error: server '{server}': {reason}")
         self.server = server
         self.reason = reason
+
+
+class RunCheckpointRefusedError(StorageError):
+    """Nothing was started, and the checkpoint stays as it is."""
+
+    code = "CHECKPOINT_REFUSED"
+
+
+class SessionNotFoundError(StorageError):
+    code = "SESSION_NOT_FOUND"
+
+    def __init__(self, *, session_id: str) -> None:
+        super().__init__(f"no session '{session_id}' was saved in this session store")
+        self.session_id = session_id
+
+
+class CheckpointNotFoundError(StorageError):
+    code = "CHECKPOINT_NOT_FOUND"
+
+    def __init__(self, *, run_id: str) -> None:
+        super().__init__(f"no loop checkpoint found for run '{run_id}'")
+        self.run_id = run_id
+        self.hint = "the run is settled, or it never reached its first checkpoint: send a new prompt"
 
 
 class ExecutorError(FanfoldError):

@@ -99,6 +99,11 @@ class SessionOptions(msgspec.Struct, kw_only=True):
     agent_template_id: str | None = None
     correlation_id: str | None = None
 
+    def filled(self, saved: msgspec.Struct) -> "SessionOptions":
+        """A copy in which what is None has the value that `saved` has under the same name."""
+        values = {name: getattr(saved, name) for name in saved.__struct_fields__}
+        return self.merged(**{name: value for name, value in values.items() if getattr(self, name) is None})
+
     def merged(self, **overrides: Any) -> "SessionOptions":
         """A copy in which every override that is not None wins, with every value checked.
 

@@ -37,6 +37,20 @@ def start_kept(work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
     return task
 
 
+async def complete(work: Coroutine[Any, Any, R]) -> R:
+    """Await `work` to its end, though this task is cancelled meanwhile, once or more often; then that counts."""
+    task = start_kept(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
 class Call(Generic[R]):
     """A coroutine on its way to the portal's loop, and its result on the way back."""
 

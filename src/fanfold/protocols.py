@@ -8,6 +8,7 @@ import msgspec
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.facts import Fact, NewFact
 from fanfold.contracts.messages import ModelReply, ModelRequest, ToolOutput, ToolSpec, Usage
+from fanfold.contracts.policy import Decision
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 
@@ -67,6 +68,8 @@ class ToolScope(msgspec.Struct, frozen=True, kw_only=True):
     emit: EventSink
     may_read: Callable[[str], bool] = lambda path: True
     """False for a workspace-relative path that a rule keeps `read` from: a tool that shows contents leaves it out."""
+    fetch_decision: Callable[[str], Decision] = lambda url: "allow"
+    """The gate's word on a `web_fetch` of that URL: asked where a redirect leads to another one than was judged."""
 
 
 class Tool(Protocol):
@@ -153,6 +156,11 @@ class HeldThread(Protocol):
             AppendConflictError: a key exists with another payload.
             LogWriteError: nothing of the batch will be seen by a later reader.
         """
+        ...
+
+    async def set_aside(self) -> None:
+        """Keep all facts of the thread under a name of their own, where no session finds them; the thread is empty
+        then, and its lineage another one."""
         ...
 
     async def release(self) -> None: ...

@@ -23,7 +23,7 @@ from fanfold.contracts.facts import (
     ToolTurn,
     UserMessaged,
 )
-from fanfold.contracts.messages import AssistantMessage, ToolMessage, Usage, UserMessage
+from fanfold.contracts.messages import AssistantMessage, Entry, ToolMessage, Usage, UserMessage
 from fanfold.errors import CorruptLogError
 from fanfold.kernel.decide import (
     Action,
@@ -311,8 +311,8 @@ def _next_payload(draw: st.DrawFn, state: SessionState) -> Payload:
 
 
 def _seen(state: SessionState) -> object:
-    transcript = None if state.transcript is None else tuple(state.transcript)
-    return {name: getattr(state, name) for name in state.__struct_fields__ if name != "transcript"}, transcript
+    fields = {name: getattr(state, name) for name in state.__struct_fields__}
+    return {name: tuple(value) if isinstance(value, Entry) else value for name, value in fields.items()}
 
 
 @given(logs(), st.integers(0, 40))

@@ -12,13 +12,13 @@ from fanfold import Agent, HostEnv, PermissionPolicy, SequentialIds, Session, Us
 from fanfold.contracts.codec import decode_fact
 from fanfold.contracts.messages import ASK_USER, AssistantMessage, ModelReply, ModelRequest, ToolCall, ToolMessage
 from fanfold.errors import (
+    MissingStoreError,
     ParkedError,
     ProviderError,
     RunCancelledError,
     SessionBusyError,
     SessionClosedError,
     StepLimitError,
-    StorageError,
     UsageError,
 )
 from fanfold.protocols import DeltaSink, ModelCapabilities, Tool
@@ -107,7 +107,7 @@ def test_a_reopened_session_goes_on_and_a_finished_log_costs_nothing(tmp_path: P
 def test_resuming_an_empty_log_says_that_there_is_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path, ScriptedModel([])) as session:
-            with pytest.raises(StorageError, match="no loop checkpoint found for run 'r-1'"):
+            with pytest.raises(MissingStoreError, match="resume_run requires a session_store on this session"):
                 await session.resume_run_async("r-1")
 
     asyncio.run(main())

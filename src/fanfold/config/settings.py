@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from fanfold.config.mcp_servers import read_mcp_servers
 from fanfold.config.model_reference import find_model
 from fanfold.config.problems import Problems
 from fanfold.config.reading import TableReader
@@ -71,6 +72,8 @@ def read_settings(tree: Table, environ: Mapping[str, str], problems: Problems, *
         max_parallel_tasks=top.integer("max_parallel_tasks", defaults.max_parallel_tasks, at_most=MAX_PARALLEL_TASKS),
         max_tool_rounds=top.integer("max_tool_rounds", None),
         permissions=_permissions(top),
+        agent_dirs=top.texts("agent_dirs", _folder),
+        mcp_servers=read_mcp_servers(top),
         allow_unsandboxed_bash=top.flag("allow_unsandboxed_bash", defaults.allow_unsandboxed_bash),
         source=source,
     )
@@ -85,6 +88,11 @@ def _check_default_model(top: TableReader, settings: Settings) -> None:
         find_model(settings.default_model, settings.providers)
     except ConfigError as error:
         top.problems.add(top.table.entries["default_model"].value.place, f"default_model: {error.problems[0]}")
+
+
+def _folder(text: str) -> None:
+    if "\0" in text:
+        raise ConfigError("agent_dirs must not hold a NUL character")
 
 
 def _permissions(top: TableReader) -> PermissionPolicy:

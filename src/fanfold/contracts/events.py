@@ -1,6 +1,6 @@
 """Events: what a session tells its watchers, in the envelope of the seeds (version 1, open types)."""
 
-from typing import Any
+from typing import Any, Literal
 
 from fanfold.contracts.messages import Usage
 from fanfold.contracts.record import JsonObject, Record
@@ -58,6 +58,26 @@ def event(type: str, /, **payload: Any) -> AgentEvent:
     return AgentEvent(type=type, payload=payload)
 
 
+VerificationStatus = Literal["passed", "failed", "needs_review", "skipped"]
+
+
+class VerificationReport(Record, frozen=True, kw_only=True):
+    """One judgement of what a run came to; with `goal_tracking` its goal is judged (notes 9.5)."""
+
+    what: str
+    status: VerificationStatus
+    """`needs_review`: the judge gave no verdict."""
+    reason: str = ""
+
+
+class VerificationSummary(Record, frozen=True, kw_only=True):
+    status: VerificationStatus
+    """The worst of the reports'; `skipped` without any."""
+    report_count: int
+    failed_count: int
+    pending_count: int
+
+
 class AgentResult(Record, frozen=True, kw_only=True):
     """What a finished run gives. `str(result)` is its text."""
 
@@ -65,12 +85,25 @@ class AgentResult(Record, frozen=True, kw_only=True):
     usage: Usage
     tool_calls_count: int
     stop_reason: str
-    """`stop`, `length`, `content_filter`, `incomplete`, `tool_budget`, `denied`."""
+    """`stop`, `length`, `content_filter`, `incomplete`, `tool_budget`, `denied`; `command` for a slash command's."""
     run_id: str
+    verification: tuple[VerificationReport, ...] | None = None
+    """None: nothing was judged."""
 
     @property
     def total_tokens(self) -> int:
         return self.usage.total_tokens
+
+    def verification_summary(self) -> VerificationSummary:
+        reports = self.verification or ()
+        statuses = [report.status for report in reports]
+        worst: tuple[VerificationStatus, ...] = ("failed", "needs_review", "passed")
+        return VerificationSummary(
+            status=next((status for status in worst if status in statuses), "skipped"),
+            report_count=len(reports),
+            failed_count=statuses.count("failed"),
+            pending_count=statuses.count("needs_review"),
+        )
 
     def __str__(self) -> str:
         return self.text

@@ -89,7 +89,8 @@ class QuestionAnswered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """`compaction.done`: `summary` stands for every message but the newest `kept_messages`."""
+    """`compaction.done`: `summary` stands for every message but the newest `kept_messages`; an empty one for none, then
+    what came before is forgotten."""
 
     kind: ClassVar[str] = "compaction.done"
     summary: str

@@ -1,6 +1,6 @@
 """What goes to a model and what comes back, free of any provider's wire form."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -9,6 +9,9 @@ from fanfold.contracts.record import JsonObject, JsonValue, Record
 
 ASK_USER = "ask_user"
 """The one tool that the loop itself answers: a call of it parks the run until a person replies."""
+
+TASK = "task"
+"""The tool by which a model hands work to other agents; children never see it."""
 
 StopReason = Literal["stop", "tool_calls", "length", "content_filter", "incomplete"]
 """`incomplete`: the stream ended without a stop. Its text is kept, its result is never called finished."""
@@ -98,6 +101,12 @@ class Attachment(msgspec.Struct, frozen=True):
     """`image/png`, `image/jpeg`, `image/gif` or `image/webp`; `text/...` for text."""
     data: bytes
 
+    def __repr__(self) -> str:
+        return f"Attachment({self.media_type!r}, <{len(self.data)} bytes>)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("media_type", self.media_type), ("size", len(self.data))]
+
 
 class UserMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="role", tag="user"):
     text: str
@@ -181,6 +190,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None = None
     temperature: float | None = None
     session_id: str = ""
+    before_retry: Callable[[], Awaitable[None]] | None = None
+    """Awaited before each attempt but the first; what it raises ends the call."""
     memo: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     """Scratch of one session: an adapter keeps here what it derived from earlier entries of the transcript."""
 
@@ -204,3 +215,20 @@ class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
     source_anchors: tuple[str, ...] = ()
     """Workspace-relative paths (or URLs) that were read."""
     metadata: dict[str, JsonValue] = {}
+
+
+class ToolResult(Record, frozen=True, kw_only=True):
+    """What a host gets of a tool that it called itself. `str(result)` is its output."""
+
+    name: str
+    output: str
+    exit_code: int
+    artifact: str | None = None
+    metadata: dict[str, JsonValue] | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    def __str__(self) -> str:
+        return self.output

@@ -33,6 +33,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_rounds: int | None = None
     context_tokens: int | None = None
     """Size of the model's context window; None: unknown, nothing is compacted by itself."""
+    compacts: bool = True
+    compact_at: float = COMPACT_AT
+    """Share of the context window at which the transcript is compacted."""
 
     @classmethod
     def of(cls, max_tool_rounds: int | None, context_tokens: int | None = None) -> "Limits":
@@ -102,8 +105,9 @@ def decide(state: SessionState, limits: Limits) -> Action:
 def _before_model(state: SessionState, limits: Limits) -> Action:
     if state.steps >= limits.steps:
         return StopAtLimit(limits.steps)
-    if limits.context_tokens is not None and state.compacted_turn != state.turn and state.transcript is not None:
-        threshold = int(limits.context_tokens * COMPACT_AT)
+    may_compact = limits.compacts and state.compacted_turn != state.turn
+    if may_compact and limits.context_tokens is not None and state.transcript is not None:
+        threshold = int(limits.context_tokens * limits.compact_at)
         if state.context_tokens >= threshold:
             kept = messages_to_keep(state.transcript, threshold // 4)
             if kept < state.transcript.length:

@@ -38,6 +38,8 @@ IMAGE_TOKENS = 1_500
 
 STEER_PREFIX = "steer:"
 """A `user.message` whose key starts so continues the run; any other begins a new one."""
+ASIDE_PREFIXES = ("aside-", "m-hist-")
+"""A `user.message` whose key starts so is no part of the session's own history (seed 002)."""
 
 
 def fold(facts: Iterable[Fact], state: SessionState = EMPTY) -> SessionState:
@@ -67,7 +69,7 @@ def evolve(state: SessionState, fact: Fact) -> SessionState:
 def _apply(state: SessionState, fact: Fact) -> SessionState:
     match fact.payload:
         case UserMessaged():
-            return _user_messaged(state, fact.payload, is_steer=fact.key.startswith(STEER_PREFIX))
+            return _user_messaged(state, fact.payload, fact.key)
         case TextTurn() | ToolTurn() | QuestionTurn():
             return _model_turned(state, fact, fact.payload)
         case ToolResulted():
@@ -84,7 +86,10 @@ def _apply(state: SessionState, fact: Fact) -> SessionState:
             return state
 
 
-def _user_messaged(state: SessionState, payload: UserMessaged, *, is_steer: bool) -> SessionState:
+def _user_messaged(state: SessionState, payload: UserMessaged, key: str) -> SessionState:
+    is_steer = key.startswith(STEER_PREFIX)
+    if not is_steer and (is_aside := key.startswith(ASIDE_PREFIXES)) != state.is_aside:
+        state = replace(state, is_aside=is_aside)
     # The driver records what becomes of unfinished calls (decisions 2.5); a log that lacks it still folds to a
     # transcript that every provider accepts.
     state = _with(
@@ -115,11 +120,17 @@ def _model_turned(state: SessionState, fact: Fact, payload: ModelTurn) -> Sessio
         steps=state.steps + 1,
         text=payload.text or state.text,
         usage=state.usage if usage is None else state.usage + usage,
+        session_usage=state.session_usage if usage is None else state.session_usage + usage,
         context_tokens=state.context_tokens if usage is None else usage.total_tokens,
     )
     if isinstance(payload, TextTurn):
         return replace(
-            state, phase="done", text=payload.text, reasoning=payload.reasoning, stop_reason=payload.stop_reason
+            state,
+            phase="done",
+            text=payload.text,
+            reasoning=payload.reasoning,
+            stop_reason=payload.stop_reason,
+            history=state.history if state.is_aside else state.shown,
         )
     return replace(state, phase="calls", pending=calls, approved=frozenset(), rounds=state.rounds + 1)
 
@@ -159,8 +170,7 @@ def _confirmation_answered(state: SessionState, payload: ConfirmationAnswered) -
         return state  # an answer that came too late changes nothing (notes 4.5)
     if payload.approved:
         return replace(state, approved=state.approved | {call.id})
-    why = f"denied by the user: {payload.reason}" if payload.reason else "denied by the user"
-    return _end_turn(state, "denied", why)
+    return _end_turn(state, "denied", denial_text(payload.reason))
 
 
 def _question_answered(state: SessionState, payload: QuestionAnswered) -> SessionState:
@@ -173,17 +183,30 @@ def _question_answered(state: SessionState, payload: QuestionAnswered) -> Sessio
 
 def _compacted(state: SessionState, payload: Compacted) -> SessionState:
     kept = list(state.transcript)[-payload.kept_messages :] if state.transcript and payload.kept_messages else []
-    transcript = append(None, UserMessage(payload.summary))
+    transcript = append(None, UserMessage(payload.summary)) if payload.summary else None
     for message in kept:
         transcript = append(transcript, message)
     return replace(
         state,
         transcript=transcript,
-        context_tokens=sum(estimated_tokens(message) for message in transcript),
+        shown=transcript,
+        history=transcript if state.phase in ("idle", "done") else state.history,
+        context_tokens=sum(estimated_tokens(message) for message in transcript or ()),
         compacted_turn=state.turn,
         steps=state.steps + 1,
         usage=state.usage if payload.usage is None else state.usage + payload.usage,
+        session_usage=state.session_usage if payload.usage is None else state.session_usage + payload.usage,
     )
+
+
+def denial_text(reason: str) -> str:
+    """What the model reads of a call that a person denied."""
+    return f"denied by the user: {reason}" if reason else "denied by the user"
+
+
+def tokens_after(state: SessionState, payload: Compacted) -> int:
+    """What the next model call would carry after that compaction."""
+    return _compacted(state, payload).context_tokens
 
 
 def _settled(state: SessionState, call: RecordedCall) -> SessionState:
@@ -194,7 +217,9 @@ def _settled(state: SessionState, call: RecordedCall) -> SessionState:
 
 
 def _end_turn(state: SessionState, stop_reason: str, why_not_run: str) -> SessionState:
-    return replace(_close_pending(state, why_not_run), phase="done", stop_reason=stop_reason)
+    state = _close_pending(state, why_not_run)
+    history = state.history if state.is_aside else state.shown
+    return replace(state, phase="done", stop_reason=stop_reason, history=history)
 
 
 def _close_pending(state: SessionState, why: str) -> SessionState:
@@ -210,7 +235,11 @@ def _pending_call(state: SessionState, call_id: str) -> RecordedCall | None:
 
 def _with(state: SessionState, message: Message) -> SessionState:
     entry: Entry = append(state.transcript, message)
-    return replace(state, transcript=entry, context_tokens=state.context_tokens + estimated_tokens(message))
+    shown = state.shown
+    if not state.is_aside:
+        shown = entry if shown is state.transcript else append(shown, message)
+    tokens = state.context_tokens + estimated_tokens(message)
+    return replace(state, transcript=entry, shown=shown, context_tokens=tokens)
 
 
 def estimated_tokens(message: Message) -> int:

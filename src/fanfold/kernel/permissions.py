@@ -20,6 +20,7 @@ from fanfold.contracts.messages import ToolSpec
 from fanfold.contracts.policy import Decision, PermissionPolicy, split_rule
 from fanfold.contracts.record import JsonObject
 from fanfold.kernel.globs import compile_glob
+from fanfold.kernel.url import normal_url, url_pattern
 from fanfold.nearest import did_you_mean
 
 _SEARCH_MODES = ("grep", "glob")
@@ -67,6 +68,8 @@ def parse_rule(text: str) -> Rule:
     tool = name.lower()
     if tool in _SEARCH_MODES:
         return Rule(text, "search", f"{tool} {'**' if pattern in (None, '*') else pattern}")
+    if tool == "web_fetch" and pattern is not None:
+        return Rule(text, tool, url_pattern(pattern))
     return Rule(text, tool, pattern)
 
 
@@ -112,7 +115,7 @@ def decide_permission(
         return by_default, None  # the usual case, and on the path of every tool call
     name = spec.name.lower()
     real = _texts(name, _with_real_paths(args, real_path))
-    suspects = [piece for text in (*_texts(name, args), *real) for piece in _pieces(name, text)]
+    suspects = [piece for text in (*_texts(name, args), *real) for piece in pieces_of(name, text)]
     if rule := _first_match(_rules_for(name, policy.deny), suspects):
         return "deny", rule.text
     if rule := _allowing(name, _rules_for(name, policy.allow), real):
@@ -200,6 +203,10 @@ def _texts(name: str, args: JsonObject) -> tuple[str, ...]:
         return (" ".join(str(args[key]) for key in ("mode", "query", "path") if key in args),)
     if name == "ls":
         return (str(args.get("path", ".")),)
+    if name == "web_fetch":
+        return (normal_url(str(args.get("url", ""))),)
+    if name == "git":
+        return (" ".join(str(args[key]) for key in ("command", "ref", "target", "path") if key in args),)
     return (encode_json(args).decode(),)
 
 
@@ -214,7 +221,7 @@ def _with_real_paths(args: JsonObject, real_path: Callable[[str], str]) -> JsonO
     return {**args, **real, "files": listed} if listed else {**args, **real}
 
 
-def _pieces(name: str, text: str) -> Iterable[str]:
+def pieces_of(name: str, text: str) -> Iterable[str]:
     """`text` and, of a command line, each command in it, also bare of quoting and of words before it."""
     yield text
     if name != "bash":

@@ -23,6 +23,12 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     cycle: int = 0
     """Settled tool rounds of this turn."""
     transcript: Entry | None = None
+    """What the model is shown."""
+    shown: Entry | None = None
+    """The transcript without the turns that are aside: that of prompts with an explicit history (seed 002)."""
+    is_aside: bool = False
+    history: Entry | None = None
+    """`shown` as it was when the last turn was over: what a turn that failed said is no part of it."""
     context_tokens: int = 0
     """What the next model call will carry: the last reported usage plus bytes / 4 of what came after it."""
     pending: tuple[RecordedCall, ...] = ()
@@ -38,6 +44,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     """Transitions of this run: model turns, tool results, compactions."""
     usage: Usage = NO_USAGE
     """Of this run."""
+    session_usage: Usage = NO_USAGE
+    """Of all runs together."""
     tool_results: int = 0
     """Of this run."""
     questions: int = 0

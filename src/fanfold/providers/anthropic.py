@@ -6,6 +6,7 @@ import msgspec
 
 from fanfold.contracts.messages import (
     AssistantMessage,
+    Attachment,
     Entry,
     Message,
     ModelReply,
@@ -18,6 +19,7 @@ from fanfold.contracts.messages import (
 from fanfold.contracts.settings import ModelSettings, ProviderSettings
 from fanfold.errors import ConfigError
 from fanfold.protocols import DeltaSink, ModelCapabilities
+from fanfold.providers.attached import attached_text, base64_of, is_image
 from fanfold.providers.encoded import encoded
 from fanfold.providers.exchange import exchange
 from fanfold.providers.failures import ErrorObject, reported
@@ -169,7 +171,10 @@ class MessagesTranscript:
     def add(self, message: Message) -> None:
         match message:
             case UserMessage():
-                self._put("user", _text_block(message.text))
+                for attachment in message.attachments:  # before the words about them, as the wire's makers advise
+                    self._put("user", _attached_block(attachment))
+                if message.text.strip() or not message.attachments:
+                    self._put("user", _text_block(message.text))
             case ToolMessage():
                 self._put("user", _result_block(message))
             case AssistantMessage():
@@ -200,6 +205,13 @@ class MessagesTranscript:
 
 def _text_block(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text if text.strip() else _NOTHING}
+
+
+def _attached_block(attachment: Attachment) -> dict[str, Any]:
+    if not is_image(attachment):
+        return _text_block(attached_text(attachment))
+    source = {"type": "base64", "media_type": attachment.media_type, "data": base64_of(attachment)}
+    return {"type": "image", "source": source}
 
 
 def _result_block(message: ToolMessage) -> dict[str, Any]:

@@ -9,11 +9,20 @@ from typing import Any
 
 import msgspec
 
-from fanfold.contracts.messages import ModelReply, ModelRequest, StopReason, ToolSpec, Usage
+from fanfold.contracts.messages import (
+    Message,
+    ModelReply,
+    ModelRequest,
+    StopReason,
+    ToolSpec,
+    Usage,
+    UserMessage,
+)
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.settings import ModelSettings, ProviderSettings
 from fanfold.errors import FanfoldError, LifecycleError, ProviderError
 from fanfold.protocols import DeltaSink, ModelCapabilities
+from fanfold.providers.attached import attached_text, is_image
 from fanfold.providers.encoded import encoded
 from fanfold.providers.gguf import DEFAULT_MODEL_ID, find_model
 from fanfold.providers.llama import Job, Shape, acquire, default_threads, load_runtime, release
@@ -127,14 +136,38 @@ class LocalClient:
                 system = f"{system}\n\n{JSON_IN_WORDS}{_encoder.encode(schema).decode()}"
         elif schema is not None and is_constrained:
             body["grammar"] = self._grammar({**_closed(schema), "x-guidance": ONE_LINE_JSON})
-        body["messages"] = _messages(system, request)
+        body["messages"] = plain_messages(self._name, system, request)
         return _encoder.encode(body)
 
 
-def _messages(system: str, request: ModelRequest) -> msgspec.Raw:
+def plain_messages(name: str, system: str, request: ModelRequest) -> msgspec.Raw:
+    """The system prompt and the transcript as a JSON array of chat messages; ProviderError for what has pictures."""
+    messages = encoded(request.transcript, request.memo, PlainMessages)
+    if messages.has_images:
+        raise ProviderError(
+            f"{name} has no eyes: it reads text only, and the conversation holds an image; ask a model that sees, or "
+            "leave the image out",
+            kind="bad_request",
+            retryable=False,
+            provider=name,
+        )
     first = [_encoder.encode({"role": "system", "content": system})] if system else []
-    rest = memoryview(encoded(request.transcript, request.memo, ChatMessages).json)[:-1]
-    return msgspec.Raw(b"[" + b",".join([*first, rest]) + b"]")
+    return msgspec.Raw(b"[" + b",".join([*first, memoryview(messages.json)[:-1]]) + b"]")
+
+
+class PlainMessages(ChatMessages):
+    """Chat messages of nothing but text, for the templates of most local models know no parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_images = False
+
+    def add(self, message: Message) -> None:
+        if isinstance(message, UserMessage) and message.attachments:
+            self.has_images |= any(map(is_image, message.attachments))
+            pieces = [message.text, *(attached_text(each) for each in message.attachments if not is_image(each))]
+            message = UserMessage("\n\n".join(piece for piece in pieces if piece.strip()))
+        super().add(message)
 
 
 def _function(tool: ToolSpec) -> JsonObject:

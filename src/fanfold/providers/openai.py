@@ -6,6 +6,7 @@ import msgspec
 
 from fanfold.contracts.messages import (
     AssistantMessage,
+    Attachment,
     Entry,
     Message,
     ModelReply,
@@ -18,6 +19,7 @@ from fanfold.contracts.messages import (
 )
 from fanfold.contracts.settings import ModelSettings, ProviderSettings
 from fanfold.protocols import DeltaSink, ModelCapabilities
+from fanfold.providers.attached import attached_text, base64_of, is_image
 from fanfold.providers.encoded import encoded
 from fanfold.providers.exchange import exchange
 from fanfold.providers.failures import ErrorObject, reported
@@ -160,8 +162,11 @@ class ChatMessages:
 
 def _chat_message(message: Message) -> dict[str, Any]:
     match message:
-        case UserMessage():
+        case UserMessage(attachments=()):
             return {"role": "user", "content": message.text}
+        case UserMessage():
+            text = [_text_part(message.text)] if message.text.strip() else []
+            return {"role": "user", "content": [*text, *map(_attached_part, message.attachments)]}
         case ToolMessage():
             return {"role": "tool", "tool_call_id": message.call_id, "content": message.output}
         case AssistantMessage(calls=()):
@@ -169,6 +174,17 @@ def _chat_message(message: Message) -> dict[str, Any]:
         case AssistantMessage():
             calls = [_chat_call(call) for call in message.calls]
             return {"role": "assistant", "content": message.text or None, "tool_calls": calls}
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _attached_part(attachment: Attachment) -> dict[str, Any]:
+    if not is_image(attachment):
+        return _text_part(attached_text(attachment))
+    url = f"data:{attachment.media_type};base64,{base64_of(attachment)}"
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _chat_call(call: ToolCall) -> dict[str, Any]:

@@ -66,6 +66,8 @@ class RetryingClient:
                 attempt += 1
                 endpoint.learn(failure, self._env.clock.monotonic_ms())
                 await self._pause(failure, attempt)
+            if request.before_retry is not None:
+                await request.before_retry()
             if deltas is not None:
                 deltas.restart()
 

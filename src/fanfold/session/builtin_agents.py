@@ -8,14 +8,14 @@ from fanfold.contracts.policy import PermissionPolicy
 _READ = ("read", "search", "ls")
 _LOOK_ONLY = PermissionPolicy(
     allow=(
-        *("read", "search", "ls", "update_plan"),
+        *("read", "search", "ls", "web_fetch", "update_plan"),
         *(f"bash({command} *)" for command in ("ls", "cat", "head", "tail", "find", "wc")),
         *(f"bash({command})" for command in ("ls", "pwd")),
     ),
     deny=("bash(* -delete*)", "bash(* -exec*)", "bash(* -ok*)"),
     default_decision="deny",
 )
-_CHECK = PermissionPolicy(allow=("read", "search", "ls", "bash", "update_plan"), default_decision="deny")
+_CHECK = PermissionPolicy(allow=("read", "search", "ls", "bash", "web_fetch", "update_plan"), default_decision="deny")
 
 BUILTIN_AGENTS: Mapping[str, AgentDefinition] = {
     each.name: each
@@ -25,7 +25,7 @@ BUILTIN_AGENTS: Mapping[str, AgentDefinition] = {
             description="Finds its way through files, fast and read-only.",
             prompt="You explore a workspace and change nothing. Search first, then read only what matters. "
             "Report what you found with the paths where it stands.",
-            tools=(*_READ, "bash", "update_plan"),
+            tools=(*_READ, "bash", "web_fetch", "update_plan"),
             permissions=_LOOK_ONLY,
             max_steps=20,
         ),
@@ -41,7 +41,7 @@ BUILTIN_AGENTS: Mapping[str, AgentDefinition] = {
         AgentDefinition(
             name="general",
             description="Does a whole task with every tool of the workspace.",
-            tools=(*_READ, "write", "edit", "bash", "update_plan"),
+            tools=(*_READ, "write", "edit", "bash", "git", "web_fetch", "mcp__*", "update_plan"),
             max_steps=50,
         ),
         AgentDefinition(
@@ -49,7 +49,7 @@ BUILTIN_AGENTS: Mapping[str, AgentDefinition] = {
             description="Reviews code, findings first, read-only.",
             prompt="You review and change nothing. Give findings first, worst first, each with its place, why it is "
             "wrong, and an input that shows it. Say so when there is nothing to find.",
-            tools=(*_READ, "bash", "update_plan"),
+            tools=(*_READ, "bash", "web_fetch", "update_plan"),
             permissions=_CHECK,
             max_steps=25,
         ),
@@ -58,7 +58,7 @@ BUILTIN_AGENTS: Mapping[str, AgentDefinition] = {
             description="Tries to refute a claim by reproducing it.",
             prompt="You check a claim by trying to break it, and change no file. Reproduce it with commands, say what "
             "you ran and saw, and end with: holds, does not hold, or cannot tell.",
-            tools=(*_READ, "bash", "update_plan"),
+            tools=(*_READ, "bash", "web_fetch", "update_plan"),
             permissions=_CHECK,
             max_steps=30,
         ),

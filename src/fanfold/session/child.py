@@ -27,13 +27,16 @@ from fanfold.kernel.structured import Extraction, answer_contract, extract, fail
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.orchestration.spent import Spent, carry_spent, spent_by
 from fanfold.protocols import AgentExecutor, EventSink, FactLog, StepFacts
+from fanfold.session.budget import BudgetGate
 from fanfold.session.builtin_agents import find_agent
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects, Surroundings
+from fanfold.session.hooks import Hooks
 from fanfold.session.inbox import Inbox
 from fanfold.session.keeper import Keeper
 from fanfold.session.limiter import Limiter, Slot
 from fanfold.session.setup import AgentSetup
+from fanfold.session.tracker import Tracker
 
 REPAIR_ROUNDS = 2
 UNKNOWN_AGENT, NO_ANSWER = "UNKNOWN_AGENT", "NO_ANSWER"
@@ -54,6 +57,10 @@ class TaskExecutor:
         limiter: Limiter,
         inbox: Inbox,
         env: HostEnv,
+        hooks: Hooks,
+        budget: BudgetGate,
+        tracker: Tracker,
+        workspace: str = "",
         approvals: Literal["park", "refuse"] = "park",
         streams_partials: bool = False,
         parent_session_id: str = "",
@@ -64,6 +71,10 @@ class TaskExecutor:
         self._limiter = limiter
         self._inbox = inbox
         self._env = env
+        self._hooks = hooks
+        self._budget = budget
+        self._tracker = tracker
+        self._workspace = workspace
         self._approvals: Literal["park", "refuse"] = approvals
         self._streams_partials = streams_partials
         self._ledger: TokenLedger | None = None
@@ -136,9 +147,13 @@ class TaskExecutor:
             session_id=session_id,
             env=self._env,
             inbox=self._inbox,
+            hooks=self._hooks,
+            budget=self._budget,
+            workspace=self._workspace,
             approvals=self._approvals,
             ledger=self._ledger,
-            emit=None if events is None else _Progress(spec.task_id, session_id, events),
+            emit=None if events is None else _Progress(spec.task_id, session_id, events, self._tracker),
+            is_listened_to=events is not None,
             id_prefix=f"{session_id}/",
             slot=slot,
             streams_partials=self._streams_partials,
@@ -146,34 +161,34 @@ class TaskExecutor:
         )
 
     def _emit_start(self, spec: AgentStepSpec, events: EventSink | None, started_ms: int) -> None:
+        started = event(
+            "subagent_start",
+            task_id=spec.task_id,
+            session_id=child_session_id(spec.task_id),
+            parent_session_id=spec.parent_session_id or self._parent_session_id,
+            agent=spec.agent,
+            description=spec.description,
+            started_ms=started_ms,
+        )
+        self._tracker(started)
         if events is not None:
-            events(
-                event(
-                    "subagent_start",
-                    task_id=spec.task_id,
-                    session_id=child_session_id(spec.task_id),
-                    parent_session_id=spec.parent_session_id or self._parent_session_id,
-                    agent=spec.agent,
-                    description=spec.description,
-                    started_ms=started_ms,
-                )
-            )
+            events(started)
 
     def _emit_end(self, spec: AgentStepSpec, events: EventSink | None, outcome: StepOutcome) -> None:
+        ended = event(
+            "subagent_end",
+            task_id=spec.task_id,
+            session_id=outcome.session_id,
+            agent=spec.agent,
+            output=outcome.output,
+            success=outcome.success,
+            finished_ms=self._env.clock.now_ms(),
+            duration_ms=outcome.duration_ms,
+            usage=(outcome.usage or NO_USAGE).to_dict(),
+        )
+        self._tracker(ended)
         if events is not None:
-            events(
-                event(
-                    "subagent_end",
-                    task_id=spec.task_id,
-                    session_id=outcome.session_id,
-                    agent=spec.agent,
-                    output=outcome.output,
-                    success=outcome.success,
-                    finished_ms=self._env.clock.now_ms(),
-                    duration_ms=outcome.duration_ms,
-                    usage=(outcome.usage or NO_USAGE).to_dict(),
-                )
-            )
+            events(ended)
 
 
 class _Within(msgspec.Struct):
@@ -302,9 +317,10 @@ def _judged(spec: AgentStepSpec, state: SessionState, *, may_be_thought: bool) -
 class _Progress:
     """Turns a child's events into its parent's: `subagent_progress`, and the raw event of what a person must answer."""
 
-    def __init__(self, task_id: str, session_id: str, events: EventSink) -> None:
+    def __init__(self, task_id: str, session_id: str, events: EventSink, tracker: EventSink) -> None:
         self._who = {"task_id": task_id, "session_id": session_id}
         self._events = events
+        self._tracker = tracker
 
     def __call__(self, item: AgentEvent) -> None:
         payload = item.payload
@@ -323,4 +339,6 @@ class _Progress:
                 self._events(AgentEvent(type=item.type, payload=payload, metadata=dict(self._who)))
 
     def _progress(self, status: str, metadata: dict[str, Any]) -> None:
-        self._events(event("subagent_progress", **self._who, status=status, metadata=metadata))
+        told = event("subagent_progress", **self._who, status=status, metadata=metadata)
+        self._tracker(told)
+        self._events(told)

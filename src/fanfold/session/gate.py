@@ -1,12 +1,20 @@
 """The one gate before every tool call: does it exist, do its arguments fit, is it allowed (decisions 5.2)."""
 
+from fanfold.contracts.agents import ConfirmationInheritance
 from fanfold.contracts.facts import RecordedCall
 from fanfold.contracts.messages import ToolCall
 from fanfold.contracts.policy import Decision
+from fanfold.kernel.lanes import asks_person
 from fanfold.kernel.permissions import decide_permission, may_read, narrower
 from fanfold.kernel.schema import OutputSchema, compile_schema
 from fanfold.protocols import Tool
 from fanfold.session.setup import AgentSetup
+
+_ASKED: dict[ConfirmationInheritance, Decision] = {
+    "inherit_parent": "ask",
+    "auto_approve": "allow",
+    "deny_on_ask": "deny",
+}
 
 
 class Gate:
@@ -47,9 +55,13 @@ class Gate:
         tool = self._setup.tools[call.name]
         args = call.args if isinstance(call.args, dict) else {}
         real_path = self._setup.real_path
-        verdict: Decision = "allow"
-        for policy in self._setup.policies:
-            verdict = narrower(verdict, decide_permission(policy, tool.spec, args, real_path=real_path)[0])
+        own, *narrowing = self._setup.policies
+        verdict: Decision = decide_permission(own, tool.spec, args, real_path=real_path)[0]
+        for policy in narrowing:
+            decided = decide_permission(policy, tool.spec, args, real_path=real_path)[0]
+            verdict = narrower(verdict, _ASKED[self._setup.inheritance] if decided == "ask" else decided)
+        if verdict == "ask" and not asks_person(self._setup.confirmation, tool.spec):
+            return "allow"
         return verdict
 
     def record(self, call: ToolCall) -> RecordedCall:

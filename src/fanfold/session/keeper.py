@@ -34,19 +34,13 @@ class Keeper:
         self.carried = self._kept.go_on()
         return await held.append([NewFact(fact.key, fact.cause, fact.payload) for fact in facts])
 
-    def is_due(self, added: Sequence[Fact]) -> bool:
-        """Take note of facts that were appended; True when they have to be kept before anything follows from them."""
-        self._unkept += added
-        if not self._is_keeping:
-            for fact in added:
-                if isinstance(fact.payload, ToolTurn | QuestionTurn):
-                    self._is_keeping = True
-        return self._is_keeping
-
-    async def keep(self) -> None:
-        """Durable when it returns."""
-        unkept, self._unkept = self._unkept, []
-        await self._kept.record(unkept)
+    async def appended(self, facts: Sequence[Fact], state: SessionState) -> None:
+        """Keep them, durable when it returns, once there is something to keep."""
+        self._unkept += facts
+        self._is_keeping = self._is_keeping or any(isinstance(fact.payload, ToolTurn | QuestionTurn) for fact in facts)
+        if self._is_keeping:
+            unkept, self._unkept = self._unkept, []
+            await self._kept.record(unkept)
 
 
 def _can_go_on(state: SessionState, limits: Limits) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from fanfold.errors import RunCancelledError, SessionBusyError, SessionClosedError
+from fanfold.errors import LifecycleError, RunCancelledError, SessionBusyError, SessionClosedError
 from fanfold.portal import start_kept
 
 R = TypeVar("R")
@@ -17,6 +17,13 @@ class Operations:
         self._exclusive: asyncio.Task[Any] | None = None
         self._is_closed = False
 
+    def require(self, *, is_exclusive: bool) -> None:
+        """Raise what `start` would raise now."""
+        if self._is_closed:
+            raise SessionClosedError(session_id=self._session_id)
+        if is_exclusive and self._exclusive is not None:
+            raise SessionBusyError(session_id=self._session_id)
+
     def start(self, work: Coroutine[Any, Any, R], *, is_exclusive: bool) -> asyncio.Task[R]:
         """Run `work` as a task of the session. Refuses at once, before `work` has done anything.
 
@@ -24,11 +31,11 @@ class Operations:
             SessionClosedError: the session was closed.
             SessionBusyError: `is_exclusive`, and another exclusive operation has not fully stopped yet.
         """
-        if self._is_closed or (is_exclusive and self._exclusive is not None):
+        try:
+            self.require(is_exclusive=is_exclusive)
+        except LifecycleError:
             work.close()
-            if self._is_closed:
-                raise SessionClosedError(session_id=self._session_id)
-            raise SessionBusyError(session_id=self._session_id)
+            raise
         task = start_kept(work)
         self._tasks.add(task)
         if is_exclusive:
@@ -42,7 +49,10 @@ class Operations:
         Raises:
             RunCancelledError: somebody else cancelled it, by `cancel` or by closing the session.
         """
-        task = self.start(work, is_exclusive=is_exclusive)
+        return await self.join(self.start(work, is_exclusive=is_exclusive))
+
+    async def join(self, task: asyncio.Task[R]) -> R:
+        """The result of a task that `start` gave; otherwise as `run`."""
         try:
             return await task
         except asyncio.CancelledError:
@@ -55,6 +65,10 @@ class Operations:
         self._tasks.discard(task)
         if self._exclusive is task:
             self._exclusive = None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     @property
     def is_busy(self) -> bool:

@@ -1,92 +1,67 @@
 """Session: an agent bound to a workspace and one log. A wide, shallow face over what it delegates to."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Self
 
-from fanfold.contracts.agents import AgentDefinition
-from fanfold.contracts.events import AgentResult, event
+from fanfold.contracts.attachments import parse_attachments
+from fanfold.contracts.events import AgentResult
 from fanfold.contracts.facts import NewFact, RecordedCall
+from fanfold.contracts.messages import Attachment
 from fanfold.contracts.record import JsonObject
-from fanfold.env import HostEnv
-from fanfold.errors import CorruptLogError, StorageError, UsageError
-from fanfold.kernel.fold import fold
+from fanfold.contracts.saved import SavedSession
+from fanfold.errors import UsageError
+from fanfold.foreign import logger
 from fanfold.kernel.plain_text import is_plain
-from fanfold.kernel.state import EMPTY, SessionState
 from fanfold.kernel.transcript import as_history
 from fanfold.options import SessionOptions
-from fanfold.portal import Portal, blocking, on_loop
-from fanfold.protocols import EventSink, FactLog, HeldThread
-from fanfold.session.child import TaskExecutor
+from fanfold.portal import blocking, on_loop
+from fanfold.protocols import EventSink, ToolServer
 from fanfold.session.closing import Closing, close_all
-from fanfold.session.driver import Driver
-from fanfold.session.effects import Effects, Surroundings, answer_fact, confirmation_fact
-from fanfold.session.fan_outs import FanOuts
+from fanfold.session.commands import CommandContext
+from fanfold.session.conversation import Begin, RunScope
+from fanfold.session.effects import answer_fact, confirmation_fact
+from fanfold.session.hosted import Hosted
 from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, PendingQuestion, is_question, question_of
-from fanfold.session.limiter import Limiter
-from fanfold.session.operations import Operations
+from fanfold.session.prompting import answered, clear, compact
+from fanfold.session.runs import Run
 from fanfold.session.setup import Composer
 from fanfold.session.stream import EventBuffer, EventStream
+from fanfold.session.toolbox import Toolbox
+
+END_HOOK_MS = 5_000
+Prompt = str | Mapping[str, Any]
+"""A text, or `{"prompt": ..., "history": ..., "attachments": ...}`."""
 
 
-class Session(FanOuts):
+class Session(Hosted):
     """Made by `Agent.session`. Every operation exists as `x_async` and as blocking `x`."""
 
     def __init__(
         self,
         *,
-        portal: Portal,
-        session_id: str,
-        workspace: Path,
+        workspace: str,
         options: SessionOptions,
-        env: HostEnv,
-        log: FactLog,
-        composer: Composer,
-        agents: Mapping[str, AgentDefinition],
-        new_child_log: Callable[[], FactLog],
-        max_parallel_tasks: int,
+        inbox: Inbox,
         on_close: Callable[["Session"], Coroutine[Any, Any, None]],
+        warnings: Sequence[str] = (),
+        **rest: Any,
     ) -> None:
-        operations, inbox = Operations(session_id), Inbox()
-        executor = TaskExecutor(
-            agents=agents,
-            setup_for=composer.for_step,
-            new_log=new_child_log,
-            limiter=Limiter(max_parallel_tasks),
-            inbox=inbox,
-            env=env,
-            approvals=options.approvals or "park",
-            streams_partials=bool(options.stream_partials),
-            parent_session_id=session_id,
-        )
-        super().__init__(
-            portal=portal,
-            session_id=session_id,
-            is_named=options.session_id is not None,
-            executor=executor,
-            store=options.session_store,
-            env=env,
-            operations=operations,
-        )
+        super().__init__(**rest)
         self._workspace = workspace
         self._options = options
-        self._log = log
-        self._composer = composer
-        self._on_close = on_close
-        self._closing = Closing(portal)
-        self._answering = asyncio.Lock()
         self._inbox = inbox
-        self._state: SessionState = EMPTY
-        self._lineage: object = None
-        self._memo: dict[str, Any] = {}
+        self._on_close = on_close
+        self._warnings = tuple(warnings)
+        self._closing = Closing(self.portal)
+        self._answering = asyncio.Lock()
+        self._conversation.owned_by(self)
 
     # ---- identity ----
 
     @property
     def workspace(self) -> str:
-        return str(self._workspace)
+        return self._workspace
 
     @property
     def tenant_id(self) -> str | None:
@@ -104,53 +79,161 @@ class Session(FanOuts):
     def correlation_id(self) -> str | None:
         return self._options.correlation_id
 
+    @property
+    def model(self) -> str:
+        """`provider/model-id` that the next prompt goes to."""
+        return self._composer.model
+
+    @property
+    def init_warning(self) -> str | None:
+        """What did not work when the session was opened, and was left out; None when all did."""
+        return "\n".join(self._warnings) or None
+
     # ---- conversation ----
 
     @on_loop
-    async def send_async(self, prompt: str, history: Sequence[JsonObject] | None = None) -> AgentResult:
+    async def send_async(self, prompt: Prompt, history: Sequence[JsonObject] | None = None) -> AgentResult:
         """Ask, and run until the turn is done. The prompt is a fact: a crash loses nothing that was answered.
 
-        `history` seeds an empty log; on a log that has facts it is ignored (seed 002).
+        `history` seeds an empty log; on a log that has facts it is ignored. With it, `history()` stays as it is, though
+        later prompts see what was said (seed 002). A prompt that is a slash command is answered without a model.
 
         Raises:
             SessionBusyError, SessionClosedError: before anything was recorded.
             RunError: the run ended without an answer; what it did stays in the log.
         """
-        return await self._operations.run(self._converse(prompt, history, None), is_exclusive=True)
+        return await self._join(self._start(prompt, history, None, None))
 
     send = blocking(send_async)
 
     @on_loop
-    async def stream_async(self, prompt: str, history: Sequence[JsonObject] | None = None) -> EventStream:
+    async def send_with_attachments_async(
+        self, prompt: str, attachments: Sequence[Any], history: Sequence[JsonObject] | None = None
+    ) -> AgentResult:
+        """`send` with pictures or texts beside the prompt: `{"data": bytes, "media_type": "image/png"}`."""
+        return await self._join(self._start(prompt, history, attachments, None))
+
+    send_with_attachments = blocking(send_with_attachments_async)
+
+    @on_loop
+    async def stream_async(self, prompt: Prompt, history: Sequence[JsonObject] | None = None) -> EventStream:
         """Like `send`, as a stream of events; text arrives as the model writes it. Refuses at once when busy."""
-        buffer = EventBuffer()
-        run = self._operations.start(self._converse(prompt, history, buffer.put), is_exclusive=True)
-        return EventStream(self.portal, self._session_id, buffer, run)
+        return self._streamed(prompt, history, None)
 
     stream = blocking(stream_async)
 
     @on_loop
-    async def resume_run_async(self, run_id: str | None = None, *, events: EventSink | None = None) -> AgentResult:
-        """Go on where the log stands: recorded model turns are not sent again, a call without a result runs once, a
-        finished log answers in zero steps. `events` hears what `stream` would tell.
+    async def stream_with_attachments_async(
+        self, prompt: str, attachments: Sequence[Any], history: Sequence[JsonObject] | None = None
+    ) -> EventStream:
+        return self._streamed(prompt, history, attachments)
+
+    stream_with_attachments = blocking(stream_with_attachments_async)
+
+    @on_loop
+    async def resume_run_async(
+        self, run_id: str | None = None, *, events: EventSink | None = None, wait: bool = True
+    ) -> AgentResult:
+        """Go on where a run stopped, as a new run: recorded model turns are not sent again, a call without a result
+        runs once, a finished log answers in zero steps (decisions 2.10).
+
+        With a session store the run may have been another node's: its checkpoint gives the facts that this session's
+        own log lacks. `events` hears what `stream` would tell. A run that waits for a person waits on; with
+        `wait=False` it raises `ParkedError` instead.
 
         Raises:
-            StorageError: the log is empty, there is nothing to resume.
+            MissingStoreError, CheckpointNotFoundError: there is nothing to go on from.
+            RunCheckpointRefusedError: the checkpoint is not this session's, or of a later version.
         """
-        return await self._operations.run(self._resume(run_id, events), is_exclusive=True)
+        return await self._join(await self._conversation.resume(run_id, events, waits=wait))
 
     resume_run = blocking(resume_run_async)
 
+    @on_loop
+    async def resume_stream_async(self, run_id: str | None = None) -> EventStream:
+        """`resume_run` as a stream of events."""
+        buffer = EventBuffer()
+        return self._stream_of(await self._conversation.resume(run_id, buffer.put), buffer)
+
+    resume_stream = blocking(resume_stream_async)
+
     def history(self) -> list[JsonObject]:
-        """The transcript as `[{"role", "content": [...]}, ...]`; a copy, safe to call at any time."""
-        return as_history(self._state.transcript)
+        """The conversation up to its last finished turn, as `[{"role", "content": [...]}, ...]`; a copy, safe to call
+        at any time. What was asked with an explicit history is no part of it."""
+        return as_history(self._conversation.state.history)
 
     @on_loop
-    async def cancel_async(self) -> bool:
-        """Cancel the running `send`, `stream` or `resume_run` and wait until it has stopped; False when idle."""
-        return await self._operations.cancel()
+    async def compact_async(self) -> bool:
+        """Replace the older messages by a summary, now; False when there was nothing to gain. One model call."""
+        is_done = False
 
-    cancel = blocking(cancel_async)
+        async def run(scope: RunScope) -> str:
+            nonlocal is_done
+            done = await compact(scope.driver, scope.effects, scope.held.last_seq)
+            is_done = done.after < done.before
+            return f"{done.before} messages became {done.after}"
+
+        await self._join(self._conversation.start("/compact", answered(run)))
+        return is_done
+
+    compact = blocking(compact_async)
+
+    @on_loop
+    async def save_async(self) -> None:
+        """Write the session to its store, as one new generation: conversation, runs, children, tags and options. Does
+        nothing without a store.
+
+        Raises:
+            AlreadyActiveError, StoreConflictError: another node is at work on this session.
+        """
+        if self._saved is not None:
+            await self._operations.run(self._conversation.save(), is_exclusive=True)
+
+    save = blocking(save_async)
+
+    def _start(
+        self,
+        prompt: Prompt,
+        history: Sequence[JsonObject] | None,
+        attachments: Sequence[Any] | None,
+        listener: EventSink | None,
+    ) -> Run:
+        self._operations.require(is_exclusive=True)  # before anything is looked at
+        if isinstance(prompt, Mapping):
+            prompt, history, attachments = _request(prompt, history, attachments)
+        command = self._commands.parse(prompt) if attachments is None and isinstance(prompt, str) else None
+        if command is not None:
+            begin: Begin = answered(lambda scope: self._commands.run(*command, self._command_context(scope)))
+        else:
+            checked: tuple[Attachment, ...] = () if attachments is None else parse_attachments(attachments)
+            begin = self._prompting.prompt(prompt, history, checked)
+        return self._conversation.start(str(prompt), begin, listener=listener)
+
+    async def _join(self, run: Run) -> AgentResult:
+        return await self._operations.join(run.task)
+
+    def _streamed(
+        self, prompt: Prompt, history: Sequence[JsonObject] | None, attachments: Sequence[Any] | None
+    ) -> EventStream:
+        buffer = EventBuffer()
+        return self._stream_of(self._start(prompt, history, attachments, buffer.put), buffer)
+
+    def _stream_of(self, run: Run, buffer: EventBuffer) -> EventStream:
+        return EventStream(self.portal, self._session_id, buffer, run)
+
+    def _command_context(self, scope: RunScope) -> CommandContext:
+        state = scope.driver.state
+        prices = self._composer.for_session().prices
+        return CommandContext(
+            session_id=self._session_id,
+            workspace=self._workspace,
+            model=self._composer.model,
+            history_len=len(self.history()),
+            total_tokens=state.session_usage.total_tokens,
+            total_cost=None if prices is None else prices.of(state.session_usage),
+            tool_names=tuple(self.tool_names()),
+            actions=_Actions(scope, self._composer, self._toolbox, self.history),
+        )
 
     # ---- people ----
 
@@ -159,7 +242,7 @@ class Session(FanOuts):
         waiting = self._inbox.confirmations()
         parked = [
             PendingConfirmation(tool_id=call.id, tool_name=call.name, args=call.args, session_id=self._session_id)
-            for call in self._parked_calls()
+            for call in self._conversation.parked_calls()
             if call.needs_confirmation
         ]
         return waiting + [each for each in parked if each.tool_id not in {one.tool_id for one in waiting}]
@@ -167,11 +250,9 @@ class Session(FanOuts):
     def pending_questions(self) -> list[PendingQuestion]:
         """Questions that wait for an answer, likewise."""
         waiting = self._inbox.questions()
-        parked = [question_of(call, call.id, self._session_id) for call in self._parked_calls() if is_question(call)]
+        calls = self._conversation.parked_calls()
+        parked = [question_of(call, call.id, self._session_id) for call in calls if is_question(call)]
         return waiting + [each for each in parked if each.question_id not in {one.question_id for one in waiting}]
-
-    def _parked_calls(self) -> list[RecordedCall]:
-        return [call for call in self._state.pending if call.id not in self._state.approved]
 
     @on_loop
     async def confirm_tool_use_async(self, tool_id: str, approved: bool, reason: str | None = None) -> bool:
@@ -199,6 +280,13 @@ class Session(FanOuts):
 
     answer_question = blocking(answer_question_async)
 
+    async def _record_answer(self, waits: Callable[[RecordedCall], bool], make: Callable[[int], NewFact]) -> bool:
+        record = self._conversation.record_answer
+        async with self._answering:  # for answers to two calls are no overlap
+            if self._operations.is_busy:
+                return False
+            return await self._operations.run(record(waits, make), is_exclusive=True)
+
     # ---- end ----
 
     async def close_async(self) -> None:
@@ -214,7 +302,26 @@ class Session(FanOuts):
         self._closing.block(self._shut_down)
 
     async def _shut_down(self) -> None:
-        await close_all([self._operations.close, self.abandon_workflows, lambda: self._on_close(self)])
+        servers = [server.close for server in self._toolbox.own_servers]
+        await close_all(
+            [
+                self._operations.close,
+                self.abandon_workflows,
+                *servers,
+                self._tell_end,
+                self._hooks.close,
+                lambda: self._on_close(self),
+            ]
+        )
+
+    async def _tell_end(self) -> None:
+        if not self._hooks.hears("session_end"):
+            return
+        try:
+            async with asyncio.timeout(END_HOOK_MS / 1000):
+                await self._hooks.fire("session_end", {"session_id": self._session_id})
+        except TimeoutError:
+            logger.warning("session %s: its session_end hooks took longer than %d ms", self._session_id, END_HOOK_MS)
 
     def is_closed(self) -> bool:
         return self._closing.is_begun
@@ -231,7 +338,7 @@ class Session(FanOuts):
     async def __aexit__(self, *exc: object) -> None:
         await self.close_async()
 
-    # ---- inside ----
+    # ---- for the agent that makes it ----
 
     async def load(self) -> None:
         """Fold what the log already holds. Called once by the agent, when the session takes up an existing thread.
@@ -239,95 +346,53 @@ class Session(FanOuts):
         Raises:
             SessionBusyError: another process runs this thread just now.
         """
+        await self._operations.run(self._conversation.load(), is_exclusive=True)
 
-        async def read() -> None:
-            async with self._held():
-                pass
+    async def take_up(self, saved: SavedSession) -> None:
+        """Be the session that was saved. Called once by the agent, before anybody else has the session."""
 
-        await self._operations.run(read(), is_exclusive=True)
+        async def work() -> None:
+            if self._saved is not None:
+                await self._conversation.seed(await self._saved.restore(saved))
 
-    @asynccontextmanager
-    async def _held(self) -> AsyncGenerator[HeldThread]:
-        """The thread for one operation, with everything in it folded."""
-        held = await self._log.hold(self._session_id)
-        try:
-            await self._catch_up(held)
-            yield held
-        finally:
-            await asyncio.shield(held.release())
-
-    async def _catch_up(self, held: HeldThread) -> None:
-        # What was folded counts only for the log that it came from: one that was cut or replaced is folded anew.
-        known = self._state if held.lineage is self._lineage else EMPTY
-        try:
-            self._state = fold(await held.read(known.last_seq), known)
-        except CorruptLogError as error:
-            raise CorruptLogError(thread=self._session_id, line=error.line, reason=error.reason) from None
-        self._lineage = held.lineage
-
-    async def _converse(self, prompt: str, history: Sequence[JsonObject] | None, emit: EventSink | None) -> AgentResult:
-        async def begin(driver: Driver) -> None:
-            await driver.seed(history or ())
-            await driver.ask(prompt)
-
-        return await self._run(begin, emit, prompt)
-
-    async def _resume(self, run_id: str | None, emit: EventSink | None) -> AgentResult:
-        async def begin(driver: Driver) -> None:
-            if not driver.state.facts:
-                raise StorageError(f"no loop checkpoint found for run '{run_id or self._session_id}'")
-
-        return await self._run(begin, emit, None)
-
-    async def _run(self, begin: Callable[[Driver], Any], emit: EventSink | None, prompt: str | None) -> AgentResult:
-        run_id = self._env.ids.new_id()
-        setup = self._composer.for_session()
-        effects = Effects(setup, self._surroundings(emit))
-        async with self._held() as held:
-            driver = Driver(setup, effects, held, self._state)
-            if emit is not None:
-                emit(event("agent_start", prompt=prompt, run_id=run_id))
-            try:
-                await begin(driver)
-                await driver.drive()
-            finally:
-                self._state = driver.state
-                await self._catch_up(held)  # an append that was cancelled may have landed all the same
-        return _result(self._state, run_id)
-
-    def _surroundings(self, emit: EventSink | None) -> Surroundings:
-        return Surroundings(
-            session_id=self._session_id,
-            env=self._env,
-            inbox=self._inbox,
-            approvals=self._options.approvals or "park",
-            emit=emit,
-            streams_text=emit is not None,
-            memo=self._memo,
-        )
-
-    async def _record_answer(self, waits: Callable[[RecordedCall], bool], make: Callable[[int], NewFact]) -> bool:
-        """Record the answer to a parked call for `resume_run`; False when by now the log has no call that waits."""
-
-        async def record() -> bool:
-            async with self._held() as held:
-                if not any(waits(call) for call in self._parked_calls()):
-                    return False
-                self._state = fold(await held.append([make(held.last_seq)]), self._state)
-                return True
-
-        async with self._answering:  # for answers to two calls are no overlap
-            return not self._operations.is_busy and await self._operations.run(record(), is_exclusive=True)
+        await self._operations.run(work(), is_exclusive=True)
 
 
-def _result(state: SessionState, run_id: str) -> AgentResult:
-    return AgentResult(
-        text=state.text,
-        usage=state.usage,
-        tool_calls_count=state.tool_results,
-        stop_reason=state.stop_reason,
-        run_id=run_id,
-    )
+class _Actions:
+    """What built-in commands do to their session, inside of the run that answers the command."""
+
+    def __init__(
+        self, scope: RunScope, composer: Composer, toolbox: Toolbox, history: Callable[[], list[JsonObject]]
+    ) -> None:
+        self._scope = scope
+        self._composer = composer
+        self._toolbox = toolbox
+        self.history = history
+
+    async def compact(self) -> tuple[int, int]:
+        scope = self._scope
+        done = await compact(scope.driver, scope.effects, scope.held.last_seq)
+        return done.before, done.after
+
+    async def clear(self) -> None:
+        await clear(self._scope.driver, self._scope.held.last_seq)
+
+    async def set_model(self, reference: str) -> None:
+        self._composer.change_model(reference)
+
+    def servers(self) -> list[ToolServer]:
+        return list(self._toolbox.servers.values())
+
+
+def _request(
+    given: Mapping[str, Any], history: Sequence[JsonObject] | None, attachments: Sequence[Any] | None
+) -> tuple[str, Sequence[JsonObject] | None, Sequence[Any] | None]:
+    known = ("prompt", "history", "attachments")
+    if unknown := sorted(set(given) - set(known)):
+        raise UsageError(f"a request has no key '{unknown[0]}'; there are: {', '.join(known)}")
+    if "prompt" not in given:
+        raise UsageError("a request needs a prompt: {'prompt': ..., 'history': ..., 'attachments': ...}")
+    return given["prompt"], given.get("history", history), given.get("attachments", attachments)
 
 
 def _require_text(argument: str, value: object) -> None:

@@ -3,11 +3,12 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Self
+from typing import Self
 
-from fanfold.contracts.events import AgentEvent, AgentResult, event
-from fanfold.errors import FanfoldError, RunCancelledError
+from fanfold.contracts.events import AgentEvent, AgentResult
+from fanfold.errors import RunCancelledError
 from fanfold.portal import Portal
+from fanfold.session.runs import Run
 
 MAX_WAITING_EVENTS = 1_024
 """Beyond it neighbouring text deltas are joined; no event is ever dropped."""
@@ -25,14 +26,14 @@ class EventBuffer:
         if len(self._events) >= MAX_WAITING_EVENTS and item.type == "text_delta":
             last = self._events[-1]
             if last.type == "text_delta":
-                self._events[-1] = event("text_delta", text=last.payload["text"] + item.payload["text"])
+                joined = {"text": last.payload["text"] + item.payload["text"]}
+                self._events[-1] = AgentEvent(type="text_delta", payload=joined, metadata=last.metadata)
                 return
         self._events.append(item)
         self._arrived.set()
 
-    def end(self, run: "asyncio.Task[AgentResult]") -> None:
-        """Put the terminal event of `run`. A done callback, for a run may be cancelled before its first step."""
-        self._events.append(_terminal_event(run))
+    def end(self, terminal: AgentEvent) -> None:
+        self._events.append(terminal)
         self._is_ended = True
         self._arrived.set()
 
@@ -53,12 +54,18 @@ class EventStream:
     Leaving early: `close` (or the `with` block) cancels the run; a stream that is merely dropped lets it finish.
     """
 
-    def __init__(self, portal: Portal, session_id: str, buffer: EventBuffer, run: "asyncio.Task[AgentResult]") -> None:
+    def __init__(self, portal: Portal, session_id: str, buffer: EventBuffer, run: Run) -> None:
         self._portal = portal
         self._session_id = session_id
         self._buffer = buffer
-        self._run = run
-        run.add_done_callback(buffer.end)
+        self._run_id = run.id
+        self._run = run.task
+        # A done callback, for a run may be cancelled before its first step.
+        self._run.add_done_callback(lambda _: buffer.end(run.terminal_event))
+
+    @property
+    def run_id(self) -> str:
+        return self._run_id
 
     @property
     def portal(self) -> Portal:
@@ -116,15 +123,3 @@ class EventStream:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _terminal_event(run: "asyncio.Task[AgentResult]") -> AgentEvent:
-    if run.cancelled():
-        return event("error", message="cancelled", code=RunCancelledError.code)
-    error = run.exception()
-    if error is None:
-        return event("agent_end", **run.result().to_dict())
-    payload: dict[str, Any] = {"message": str(error) or type(error).__name__}
-    if isinstance(error, FanfoldError):
-        payload["code"] = error.code
-    return AgentEvent(type="error", payload=payload)

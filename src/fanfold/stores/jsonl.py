@@ -210,6 +210,13 @@ class JsonlThread:
         finally:
             self._turn.release()
 
+    async def set_aside(self) -> None:
+        async with self._turn:
+            self._require_held()
+            if self._index.size:
+                await in_worker(lambda: self._file.cut(0, "aside"))
+                self._index, self._decoded = ThreadIndex(), []
+
     async def release(self) -> None:
         async with self._turn:
             if self._is_released:

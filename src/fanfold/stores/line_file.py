@@ -153,10 +153,11 @@ class LineFile:
             self._spoiled_by = "an earlier write failed and could not be undone"
             raise refused(self.path, error) from error
 
-    def cut(self, start: int) -> Path:
-        """Move everything from `start` on into the first free `<name>.torn-<n>` beside the file; returns its path."""
+    def cut(self, start: int, kept_as: str = "torn") -> Path:
+        """Move everything from `start` on into the first free `<name>.<kept_as>-<n>` beside the file; returns its
+        path."""
         try:
-            kept_in = _write_torn(self.path, self.read(start, self.stamp().size))
+            kept_in = _write_beside(self.path, kept_as, self.read(start, self.stamp().size))
             try:
                 os.ftruncate(self._fd, start)
             except OSError:
@@ -215,10 +216,10 @@ def _has_inode(path: Path, inode: int) -> bool:
         return False
 
 
-def _write_torn(path: Path, data: bytes) -> Path:
+def _write_beside(path: Path, kept_as: str, data: bytes) -> Path:
     number = 1
     while True:
-        kept_in = path.with_name(f"{path.name}.torn-{number}")
+        kept_in = path.with_name(f"{path.name}.{kept_as}-{number}")
         try:
             fd = os.open(kept_in, _OPEN | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:

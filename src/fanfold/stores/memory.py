@@ -41,11 +41,13 @@ class MemoryFactLog:
 
 
 class MemoryThread:
-    __slots__ = ("facts", "holder", "keys", "name")
+    __slots__ = ("aside", "facts", "holder", "keys", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.facts: list[Fact] = []
+        self.aside: list[list[Fact]] = []
+        """What was set aside, oldest first."""
         self.keys: dict[str, int] = {}
         self.holder: HeldMemoryThread | None = None
 
@@ -62,7 +64,7 @@ class HeldMemoryThread:
 
     @property
     def lineage(self) -> object:
-        return self._thread
+        return self._thread.facts
 
     async def read(self, after_seq: int = 0) -> Sequence[Fact]:
         return self._thread.facts[after_seq:]
@@ -81,6 +83,14 @@ class HeldMemoryThread:
             thread.keys[fact.key] = fact.seq
         thread.facts += added
         return added
+
+    async def set_aside(self) -> None:
+        thread = self._thread
+        if thread.holder is not self:
+            raise used_after_release(thread.name)
+        if thread.facts:
+            thread.aside.append(thread.facts)
+            thread.facts, thread.keys = [], {}
 
     async def release(self) -> None:
         if self._thread.holder is self:

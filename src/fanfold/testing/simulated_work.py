@@ -20,16 +20,20 @@ from fanfold.contracts.messages import (
 )
 from fanfold.contracts.policy import PermissionPolicy
 from fanfold.contracts.record import JsonObject
+from fanfold.contracts.runs import SessionRetentionLimits
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome, failed
 from fanfold.env import HostEnv
 from fanfold.errors import ProviderError
 from fanfold.kernel.decide import Limits
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.protocols import AgentExecutor, EventSink, ToolScope
+from fanfold.session.budget import BudgetGate
 from fanfold.session.child import TaskExecutor
+from fanfold.session.hooks import Hooks
 from fanfold.session.inbox import Inbox
 from fanfold.session.limiter import Limiter
 from fanfold.session.setup import AgentSetup
+from fanfold.session.tracker import Tracker
 from fanfold.stores.memory import MemoryFactLog
 from fanfold.testing.scripted import Reply, ScriptedModel
 from fanfold.testing.simulated_world import SimulatedStep, SimulatedWorld
@@ -144,6 +148,9 @@ def local_executor(work: Work, ledger: TokenLedger | None, env: HostEnv) -> Agen
         limiter=Limiter(work.slots),
         inbox=Inbox(),
         env=env,
+        hooks=Hooks(),
+        budget=BudgetGate(),
+        tracker=Tracker(SessionRetentionLimits(), env.clock),
     )
     return executor.charging(ledger)
 

@@ -80,6 +80,12 @@ class Capture:
         tail = self._tail[-_END_BYTES:].decode("utf-8", "replace").lstrip(_BROKEN)
         return _plain(head) + mark + _plain(tail), uri
 
+    def keep_whole(self, tool: str, text: str) -> str | None:
+        """Keep `text` whatever its length; its URI, None when that could not be."""
+        self._head += text.encode("utf-8", "replace")
+        self._keep(b"")  # which begins a file with what was held back
+        return self._seal(tool)
+
     def _keep(self, piece: bytes) -> None:
         try:
             if self._file is None:
@@ -138,6 +144,12 @@ def bounded(workspace: Workspace, tool: str, answer: ToolOutput) -> ToolOutput:
         capture.write(encoded)
         output, artifact = capture.finish(tool)
     return msgspec.structs.replace(answer, output=output, artifact=artifact)
+
+
+def keep_text(workspace: Workspace, tool: str, text: str) -> str | None:
+    """Keep a text of which a model sees a part only; returns what `read` takes to show the whole."""
+    with Capture(workspace) as capture:
+        return capture.keep_whole(tool, text)
 
 
 def _plain(text: str) -> str:

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 GRACE_SECONDS = 0.5
 """Between SIGTERM and SIGKILL."""
@@ -34,11 +35,13 @@ async def run_group(
     environment: Mapping[str, str],
     timeout_ms: int,
     hear: Callable[[bytes], None],
+    errors: BinaryIO | None = None,
 ) -> int | None:
     """The exit code (negative: the signal that ended it), None if `timeout_ms` passed first.
 
-    `hear` gets stdout and stderr as one stream, in pieces; stdin is empty. What is left of the group when the
-    first process ends, at a timeout or at cancellation, is killed before this returns.
+    `hear` gets stdout and stderr as one stream, in pieces, or stdout alone where stderr has the file `errors`; stdin
+    is empty. What is left of the group when the first process ends, at a timeout or at cancellation, is killed before
+    this returns.
 
     Raises:
         OSError: it could not be started.
@@ -53,7 +56,7 @@ async def run_group(
                 *argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writer,
-                stderr=writer,
+                stderr=writer if errors is None else errors,
                 cwd=folder,
                 env=environment,
                 start_new_session=True,

@@ -1,0 +1,201 @@
+"""Assembly: a session put together from what its agent gives it."""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fanfold.contracts.agents import AgentDefinition
+from fanfold.contracts.governance import Blocked, RetryLater, Skipped
+from fanfold.contracts.policy import PermissionPolicy
+from fanfold.contracts.record import JsonObject
+from fanfold.contracts.runs import SessionRetentionLimits
+from fanfold.env import HostEnv
+from fanfold.errors import RunControlError
+from fanfold.options import BUDGET_GUARD_TIMEOUT_MS, SessionOptions
+from fanfold.portal import Portal
+from fanfold.protocols import FactLog, Tool, ToolServer
+from fanfold.session.budget import BudgetGate
+from fanfold.session.builtin_commands import builtin_commands
+from fanfold.session.child import TaskExecutor
+from fanfold.session.conversation import Conversation
+from fanfold.session.hooks import Hooks
+from fanfold.session.hosted import ConnectServer, ReadAgents
+from fanfold.session.inbox import Inbox
+from fanfold.session.limiter import Limiter
+from fanfold.session.operations import Operations
+from fanfold.session.prompting import Prompting
+from fanfold.session.run_control import AskHooks, RunControls
+from fanfold.session.runs import Runs
+from fanfold.session.saved_session import SavedConversation
+from fanfold.session.saving import SessionSaves
+from fanfold.session.session import Session
+from fanfold.session.setup import Composer, ResolveModel
+from fanfold.session.task_tool import TaskTool
+from fanfold.session.toolbox import Toolbox
+from fanfold.session.tracker import Tracker
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session gets from its agent."""
+
+    portal: Portal
+    session_id: str
+    workspace: Path
+    options: SessionOptions
+    env: HostEnv
+    log: FactLog
+    resolve: ResolveModel
+    model: str
+    role: AgentDefinition | None
+    """What the session's own agent is, when it is a named one."""
+    policy: PermissionPolicy
+    tools: Mapping[str, Tool]
+    servers: Mapping[str, ToolServer]
+    agents: dict[str, AgentDefinition]
+    real_path: Callable[[str], str]
+    new_child_log: Callable[[], FactLog]
+    max_parallel_tasks: int
+    max_tool_rounds: int | None
+    connect: ConnectServer
+    read_agents: ReadAgents
+    on_close: Callable[[Session], Coroutine[Any, Any, None]]
+    warnings: Sequence[str] = ()
+
+
+def assemble(parts: Parts) -> Session:
+    """Raises ConfigError: the session's model is unknown, or its key is missing."""
+    options, env, session_id, workspace = parts.options, parts.env, parts.session_id, str(parts.workspace)
+    limits = options.retention_limits or SessionRetentionLimits()
+    operations, inbox = Operations(session_id), Inbox()
+    hooks = Hooks(common=_tags(options), real_path=parts.real_path)
+    budget = BudgetGate(options.budget_guard, options.budget_guard_timeout_ms or BUDGET_GUARD_TIMEOUT_MS)
+    toolbox = Toolbox(parts.tools, parts.servers)
+    composer = Composer(
+        resolve=parts.resolve,
+        model=parts.model,
+        toolbox=toolbox,
+        real_path=parts.real_path,
+        policy=parts.policy,
+        role=parts.role,
+        options=options,
+        max_tool_rounds=parts.max_tool_rounds,
+    )
+    runs, tracker = Runs(session_id, env, limits), Tracker(limits, env.clock)
+    executor = TaskExecutor(
+        agents=parts.agents,
+        setup_for=composer.for_step,
+        new_log=parts.new_child_log,
+        limiter=Limiter(parts.max_parallel_tasks),
+        inbox=inbox,
+        env=env,
+        hooks=hooks,
+        budget=budget,
+        tracker=tracker,
+        workspace=workspace,
+        approvals=options.approvals or "park",
+        streams_partials=bool(options.stream_partials),
+        parent_session_id=session_id,
+    )
+    if options.manual_delegation_enabled is not False:
+        toolbox.offer_tasks(
+            TaskTool(
+                executor=executor,
+                env=env,
+                agents=parts.agents,
+                launch=lambda spec, work: operations.start(work, is_exclusive=False),
+            )
+        )
+    composer.check()
+    saved = _saved(parts, composer, runs, tracker)
+    prompting = Prompting(options=options, agents=parts.agents, toolbox=toolbox)
+    conversation = Conversation(
+        session_id=session_id,
+        workspace=workspace,
+        options=options,
+        env=env,
+        log=parts.log,
+        composer=composer,
+        operations=operations,
+        inbox=inbox,
+        hooks=hooks,
+        budget=budget,
+        runs=runs,
+        saved=saved,
+        finish=prompting.finish,
+        prepare=prompting.prepare,
+    )
+    return Session(
+        portal=parts.portal,
+        session_id=session_id,
+        workspace=workspace,
+        is_named=options.session_id is not None,
+        options=options,
+        env=env,
+        executor=executor,
+        store=options.session_store,
+        operations=operations,
+        inbox=inbox,
+        conversation=conversation,
+        prompting=prompting,
+        runs=runs,
+        controls=RunControls(session_id, _asking(hooks)),
+        tracker=tracker,
+        saved=saved,
+        hooks=hooks,
+        budget=budget,
+        commands=builtin_commands(),
+        toolbox=toolbox,
+        composer=composer,
+        agents=parts.agents,
+        connect=parts.connect,
+        read_agents=parts.read_agents,
+        on_close=parts.on_close,
+        warnings=parts.warnings,
+    )
+
+
+def _saved(parts: Parts, composer: Composer, runs: Runs, tracker: Tracker) -> SavedConversation | None:
+    store = parts.options.session_store
+    if store is None:
+        return None
+    return SavedConversation(
+        saves=SessionSaves(store, parts.session_id),
+        session_id=parts.session_id,
+        workspace=str(parts.workspace),
+        options=parts.options,
+        model=lambda: composer.model,
+        runs=runs,
+        tracker=tracker,
+        env=parts.env,
+    )
+
+
+def _tags(options: SessionOptions) -> JsonObject:
+    """The host's own labels, which hooks are told with every event (seed 003)."""
+    tags = {
+        "tenant_id": options.tenant_id,
+        "principal": options.principal,
+        "agent_template_id": options.agent_template_id,
+        "correlation_id": options.correlation_id,
+    }
+    return {name: value for name, value in tags.items() if value is not None}
+
+
+def _asking(hooks: Hooks) -> AskHooks:
+    async def ask(payload: JsonObject) -> None:
+        if not hooks.hears("pre_run_control"):
+            return
+        match await hooks.fire("pre_run_control", payload):
+            case Blocked() as verdict:
+                raise RunControlError("HOOK_DENIED", f"run-control request was denied by a hook: {verdict.reason}")
+            case Skipped():
+                raise RunControlError("HOOK_DENIED", "run-control request was denied by a hook: skipped")
+            case RetryLater() as verdict:
+                message = f"run-control request must be retried after {verdict.delay_ms} ms: a hook put it off"
+                raise RunControlError("HOOK_RETRY", message, retry_after_ms=verdict.delay_ms)
+            case _:
+                return
+
+    return ask

@@ -1,0 +1,331 @@
+"""Conversation: one thread of facts, and the runs that drive it. Every kind of run goes through `start`."""
+
+import asyncio
+import functools
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from fanfold.contracts.events import AgentResult, event
+from fanfold.contracts.facts import NewFact, RecordedCall
+from fanfold.contracts.runs import SpawnedRun
+from fanfold.env import HostEnv
+from fanfold.errors import (
+    CheckpointNotFoundError,
+    CorruptLogError,
+    FanfoldError,
+    MissingStoreError,
+    ParkedError,
+    RunCancelledError,
+)
+from fanfold.foreign import tolerant
+from fanfold.kernel.fold import fold
+from fanfold.kernel.state import EMPTY, SessionState
+from fanfold.options import SessionOptions
+from fanfold.portal import complete
+from fanfold.protocols import EventSink, FactLog, HeldThread
+from fanfold.session.budget import BudgetGate
+from fanfold.session.driver import Driver
+from fanfold.session.effects import Effects, Surroundings
+from fanfold.session.hooks import Hooks
+from fanfold.session.inbox import Inbox
+from fanfold.session.operations import Operations
+from fanfold.session.run_watch import RunWatch
+from fanfold.session.runs import INTERRUPTED, Run, Runs
+from fanfold.session.saved_session import SavedConversation
+from fanfold.session.saving import take_up
+from fanfold.session.setup import Composer
+
+
+class RunScope(msgspec.Struct, frozen=True):
+    """What a run works with, while it holds the thread."""
+
+    run: Run
+    driver: Driver
+    effects: Effects
+    held: HeldThread
+
+
+Begin = Callable[[RunScope], Awaitable[AgentResult | None]]
+"""Records what the run starts from; a result ends it there, without the model."""
+End = Callable[[RunScope], Awaitable[AgentResult]]
+
+
+class Conversation:
+    def __init__(
+        self,
+        *,
+        session_id: str,
+        workspace: str,
+        options: SessionOptions,
+        env: HostEnv,
+        log: FactLog,
+        composer: Composer,
+        operations: Operations,
+        inbox: Inbox,
+        hooks: Hooks,
+        budget: BudgetGate,
+        runs: Runs,
+        saved: SavedConversation | None,
+        finish: End,
+        prepare: Callable[[RunScope], None],
+    ) -> None:
+        self.session_id = session_id
+        self._workspace = workspace
+        self._options = options
+        self._env = env
+        self._log = log
+        self._composer = composer
+        self._operations = operations
+        self._inbox = inbox
+        self._hooks = hooks
+        self._budget = budget
+        self._runs = runs
+        self._saved = saved
+        self._finish = finish
+        self._prepare = prepare
+        self._lineage: object = None
+        self._memo: dict[str, Any] = {}
+        self._is_greeted = False
+        self._owner: Callable[[], object] = object
+        self.state: SessionState = EMPTY
+
+    def owned_by(self, owner: object) -> None:
+        self._owner = weakref.ref(owner)
+
+    # ---- runs ----
+
+    def start(
+        self,
+        prompt: str,
+        begin: Begin,
+        *,
+        run_id: str | None = None,
+        listener: EventSink | None = None,
+        approvals: str | None = None,
+    ) -> Run:
+        """A run under way.
+
+        Raises:
+            SessionBusyError, SessionClosedError: nothing was started, nothing recorded.
+        """
+        self._operations.require(is_exclusive=True)
+        run = self._runs.reserve(run_id, prompt, None if listener is None else tolerant(listener))
+        run.begin(self._operations.start(self._run(run, begin, approvals), is_exclusive=True))
+        # A session that nobody holds any more lives as long as its run does.
+        run.task.add_done_callback(functools.partial(_let_go, self._owner()))
+        return run
+
+    def start_once(self, run_id: str, prompt: str, begin: Begin) -> SpawnedRun:
+        """A run under an id that the caller chose; the one that there is, when it was started before.
+
+        Raises:
+            RunIdentityError: that id stands for another prompt.
+        """
+        known = self._runs.known(run_id, prompt)
+        if known is not None:
+            return SpawnedRun(snapshot=known.snapshot(), replayed=True)
+        return SpawnedRun(snapshot=self.start(prompt, begin, run_id=run_id).snapshot(), replayed=False)
+
+    async def _run(self, run: Run, begin: Begin, approvals: str | None) -> AgentResult:
+        setup = self._composer.for_session()
+        effects = Effects(setup, self._surroundings(run, approvals))
+        is_over = True
+        try:
+            await self._greet(effects)
+            async with self._held() as held:
+                scope = self._scope(run, effects, held)
+                run.emit(event("agent_start", prompt=run.prompt, run_id=run.id))
+                try:
+                    result = await begin(scope)
+                    if result is None:
+                        await scope.driver.drive()
+                        result = await self._finish(scope)
+                except asyncio.CancelledError:
+                    if run.has_stop_request:
+                        await complete(self._interrupted(scope))
+                    raise
+                finally:
+                    await self._leave(scope)
+                if run.has_stop_request:
+                    raise RunCancelledError(session_id=self.session_id)
+                await self._auto_save(scope)
+            return result
+        except (ParkedError, asyncio.CancelledError):
+            is_over = run.has_stop_request  # otherwise it was cut off, and may go on here or elsewhere
+            raise
+        except FanfoldError as error:
+            if self._hooks.hears("on_error"):
+                told = {"session_id": self.session_id, "code": error.code, "message": str(error)}
+                await self._hooks.fire("on_error", told)
+            raise
+        finally:
+            if self._saved is not None:
+                await complete(self._saved.run_ended(run, is_over=is_over))
+
+    def _scope(self, run: Run, effects: Effects, held: HeldThread) -> RunScope:
+        watch = RunWatch(run, held, self._saved)
+        driver = Driver(self._composer.for_session(), effects, held, self.state, watch, run.inbox)
+        effects.on_park = watch.parked
+        run.inbox.turn_began(self.state.turn)
+        return RunScope(run, driver, effects, held)
+
+    async def _leave(self, scope: RunScope) -> None:
+        self.state = scope.driver.state
+        await self._catch_up(scope.held)  # an append that was cancelled may have landed all the same
+
+    async def _interrupted(self, scope: RunScope) -> None:
+        """Settle the turn at a person's wish: its answer says that it was interrupted (notes 3.4)."""
+        scope.driver.state = await self._caught_up(scope.held, scope.driver.state)
+        await scope.driver.interrupt(INTERRUPTED)
+        for request_id, request in scope.run.inbox.waiting():
+            if request.operation == "interrupt":
+                scope.run.inbox.applied(request_id)
+                scope.effects.told_control(scope.run.inbox, request_id, request)
+        await self._auto_save(scope)
+
+    async def _auto_save(self, scope: RunScope) -> None:
+        if self._saved is not None and self._options.auto_save:
+            await self._saved.auto_save(scope.run, scope.held, scope.driver.state)
+
+    async def _greet(self, effects: Effects) -> None:
+        if not self._is_greeted:
+            self._is_greeted = True
+            if self._hooks.hears("session_start"):
+                await effects.ask_hooks("session_start", workspace=self._workspace)
+
+    def _surroundings(self, run: Run | None, approvals: str | None = None) -> Surroundings:
+        return Surroundings(
+            session_id=self.session_id,
+            workspace=self._workspace,
+            env=self._env,
+            inbox=self._inbox,
+            hooks=self._hooks,
+            budget=self._budget,
+            approvals="refuse" if approvals == "refuse" else self._options.approvals or "park",
+            emit=None if run is None else run.emit,
+            is_listened_to=run is not None and run.is_listened_to,
+            streams_text=run is not None and run.is_listened_to,
+            memo=self._memo,
+        )
+
+    def direct(self, listener: EventSink | None) -> Effects:
+        """For calls that the host makes itself, beside any run."""
+        around = self._surroundings(None)
+        if listener is not None:
+            around = msgspec.structs.replace(around, emit=listener, is_listened_to=True)
+        return Effects(self._composer.for_session(), around)
+
+    # ---- resuming ----
+
+    async def resume(
+        self, run_id: str | None, listener: EventSink | None, *, waits: bool = True, exact_id: str | None = None
+    ) -> Run:
+        """The run that goes on where `run_id` stopped: a new one, whose steps the folded facts decide (decisions 2.10).
+
+        Raises:
+            MissingStoreError, CheckpointNotFoundError: neither a checkpoint nor a fact to go on from.
+            RunCheckpointRefusedError: the checkpoint is not this session's, or of a later version.
+            AlreadyActiveError: another node is at work on this session.
+        """
+        self._operations.require(is_exclusive=True)
+        saved = self._saved
+        checkpoint = None if saved is None or run_id is None else await saved.checkpoint_to_resume(run_id)
+        if checkpoint is None and not self.state.facts:
+            await self._operations.run(self.load(), is_exclusive=True)
+            self._require_facts(run_id)
+
+        async def begin(scope: RunScope) -> None:
+            if saved is not None and checkpoint is not None:
+                await take_up(scope.held, await saved.facts_of(checkpoint))
+                scope.driver.state = self.state = await self._caught_up(scope.held, scope.driver.state)
+            self._require_facts(run_id)
+            self._prepare(scope)
+            scope.run.inbox.turn_began(scope.driver.state.turn)
+
+        return self.start(
+            f"<resume run={run_id or self.session_id}>",
+            begin,
+            run_id=exact_id,
+            listener=listener,
+            approvals=None if waits else "refuse",
+        )
+
+    def _require_facts(self, run_id: str | None) -> None:
+        if self.state.facts:
+            return
+        if self._saved is None:
+            raise MissingStoreError("resume_run requires a session_store on this session").with_hint(
+                "the session's own log is empty: open it with the store that the run wrote its checkpoints to"
+            )
+        raise CheckpointNotFoundError(run_id=run_id or self.session_id)
+
+    # ---- people ----
+
+    def parked_calls(self) -> list[RecordedCall]:
+        return [call for call in self.state.pending if call.id not in self.state.approved]
+
+    async def record_answer(self, waits: Callable[[RecordedCall], bool], make: Callable[[int], NewFact]) -> bool:
+        """Record the answer to a parked call for `resume_run`; False when by now the log has no call that waits."""
+        async with self._held() as held:
+            if not any(waits(call) for call in self.parked_calls()):
+                return False
+            self.state = fold(await held.append([make(held.last_seq)]), self.state)
+            return True
+
+    # ---- the thread ----
+
+    async def load(self) -> None:
+        """Fold what the log holds."""
+        async with self._held():
+            pass
+
+    async def seed(self, facts: Sequence[Any]) -> None:
+        """Make the thread one that continues `facts`, see `saving.take_up`."""
+        async with self._held() as held:
+            await take_up(held, facts)
+            await self._catch_up(held)
+
+    async def change(self, make: Callable[[SessionState, int], Awaitable[NewFact | None]]) -> bool:
+        """Append the fact that `make` gives for the state and the log's length, outside of any run."""
+        async with self._held() as held:
+            fact = await make(self.state, held.last_seq)
+            if fact is not None:
+                self.state = fold(await held.append([fact]), self.state)
+            return fact is not None
+
+    async def save(self) -> None:
+        """Raises AlreadyActiveError, StorageError."""
+        if self._saved is not None:
+            async with self._held() as held:
+                await self._saved.save(held, self.state)
+
+    @asynccontextmanager
+    async def _held(self) -> AsyncGenerator[HeldThread]:
+        """The thread for one operation, with everything in it folded."""
+        held = await self._log.hold(self.session_id)
+        try:
+            await self._catch_up(held)
+            yield held
+        finally:
+            await asyncio.shield(held.release())
+
+    async def _catch_up(self, held: HeldThread) -> None:
+        self.state = await self._caught_up(held, self.state)
+
+    async def _caught_up(self, held: HeldThread, state: SessionState) -> SessionState:
+        # What was folded counts only for the log that it came from: one that was cut or replaced is folded anew.
+        known = state if held.lineage is self._lineage else EMPTY
+        try:
+            state = fold(await held.read(known.last_seq), known)
+        except CorruptLogError as error:
+            raise CorruptLogError(thread=self.session_id, line=error.line, reason=error.reason) from None
+        self._lineage = held.lineage
+        return state
+
+
+def _let_go(_owner: object, _task: "asyncio.Task[AgentResult]") -> None:
+    """Its arguments were what had to live on."""

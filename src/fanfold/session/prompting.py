@@ -1,0 +1,168 @@
+"""Prompting: what happens around a prompt before the model is asked, and around its answer before it is given back."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from fanfold.contracts.agents import AgentDefinition
+from fanfold.contracts.events import AgentResult, VerificationReport, VerificationStatus, event
+from fanfold.contracts.facts import Compacted, NewFact
+from fanfold.contracts.messages import NO_USAGE, TASK, Attachment
+from fanfold.contracts.record import JsonObject
+from fanfold.errors import UsageError
+from fanfold.kernel.delegation import plan_delegation
+from fanfold.kernel.goals import Goal, Judgement
+from fanfold.kernel.planning import planning_mode, shown_plan, wants_plan
+from fanfold.kernel.state import SessionState
+from fanfold.kernel.transcript import as_plain_text, excerpt, messages_to_keep
+from fanfold.options import AutoDelegation, SessionOptions
+from fanfold.session.builtin_agents import ALIASES
+from fanfold.session.conversation import Begin, RunScope
+from fanfold.session.driver import Driver
+from fanfold.session.effects import Effects
+from fanfold.session.planner import Planner
+from fanfold.session.toolbox import Toolbox
+
+KEPT_SHARE = 4
+"""A compaction that the host asks for keeps the newest messages up to a fourth of what there is."""
+
+
+class Prompting:
+    """Planning, goals, delegation and hooks of one session's prompts, as its options say."""
+
+    def __init__(self, *, options: SessionOptions, agents: Mapping[str, AgentDefinition], toolbox: Toolbox) -> None:
+        self._options = options
+        self._agents = agents
+        self._toolbox = toolbox
+        self._planning = planning_mode(options.planning_mode, options.planning)
+        self._goals: dict[str, Goal] = {}
+        """Of the runs under way, by run id."""
+
+    # ---- before ----
+
+    def prompt(
+        self, prompt: str, history: Sequence[JsonObject] | None, attachments: tuple[Attachment, ...] = ()
+    ) -> Begin:
+        async def begin(scope: RunScope) -> None:
+            effects, text = scope.effects, prompt
+            if effects.hooks.hears("pre_prompt"):
+                asked = await effects.ask_hooks("pre_prompt", prompt=prompt)
+                text = asked["prompt"]
+            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise UsageError("a prompt must be text")
+            planned = await self._with_plan(scope, text)
+            await scope.driver.seed(history or ())
+            await scope.driver.ask(planned, attachments, is_aside=history is not None)
+            self.prepare(scope)
+
+        return begin
+
+    def prepare(self, scope: RunScope) -> None:
+        if TASK in self._toolbox.all():
+            scope.effects.delegate = self._delegated
+
+    async def _with_plan(self, scope: RunScope, prompt: str) -> str:
+        is_planned, tracks_goal = wants_plan(self._planning, prompt), bool(self._options.goal_tracking)
+        if not (is_planned or tracks_goal):
+            return prompt
+        effects, planner = scope.effects, self._planner(scope)
+        if tracks_goal and (goal := (await planner.extract_goal(prompt))[0]) is not None:
+            self._goals[scope.run.id] = goal
+        if not is_planned:
+            return prompt
+        if effects.hooks.hears("pre_planning"):
+            await effects.ask_hooks("pre_planning", prompt=prompt)
+        plan, _ = await planner.plan(prompt)
+        if effects.hooks.hears("post_planning"):
+            await effects.ask_hooks("post_planning", plan=[] if plan is None else list(plan.steps))
+        return prompt if plan is None else f"{prompt}\n\n{shown_plan(plan)}"
+
+    def _planner(self, scope: RunScope) -> Planner:
+        return Planner(
+            scope.effects.ask_json, session_id=scope.effects.session_id, clock=scope.effects.clock, emit=scope.run.emit
+        )
+
+    def _delegated(self, prompt: str) -> JsonObject | None:
+        wanted = self._options.auto_delegation or AutoDelegation()
+        most = min(wanted.max_tasks, self._options.max_parallel_tasks or wanted.max_tasks)
+        return plan_delegation(
+            prompt,
+            self._agents,
+            aliases=ALIASES,
+            enabled=wanted.enabled,
+            min_confidence=wanted.min_confidence,
+            max_tasks=most,
+            allow_parallel=wanted.allow_parallel and self._options.auto_parallel is not False,
+        )
+
+    # ---- after ----
+
+    async def finish(self, scope: RunScope) -> AgentResult:
+        """The result of a run whose turn is over."""
+        state, effects = scope.driver.state, scope.effects
+        reports = await self._judged(scope, state)
+        result = AgentResult(
+            text=state.text,
+            usage=state.usage + effects.extra_usage if effects.extra_usage.total_tokens else state.usage,
+            tool_calls_count=state.tool_results,
+            stop_reason=state.stop_reason,
+            run_id=scope.run.id,
+            verification=reports,
+        )
+        for point in ("post_response", "on_success"):
+            if effects.hooks.hears(point):
+                await effects.ask_hooks(point, text=result.text, usage=result.usage.to_dict(), run_id=result.run_id)
+        return result
+
+    async def _judged(self, scope: RunScope, state: SessionState) -> tuple[VerificationReport, ...] | None:
+        goal = self._goals.pop(scope.run.id, None)
+        if goal is None or state.transcript is None:
+            return None
+        work = excerpt(as_plain_text(list(state.transcript)))
+        judgement, _ = await self._planner(scope).judge(goal, work)
+        return (_report(goal, judgement),)
+
+
+def _report(goal: Goal, judgement: Judgement | None) -> VerificationReport:
+    if judgement is None:
+        return VerificationReport(what=goal.text, status="needs_review", reason="the goal was not judged")
+    status: VerificationStatus = "passed" if judgement.is_achieved else "failed"
+    return VerificationReport(what=goal.text, status=status, reason=judgement.reason)
+
+
+# ---- commands -------------------------------------------------------------------------------------------------------
+
+
+def answered(run: Callable[[RunScope], Awaitable[str]]) -> Begin:
+    """A run that answers by itself, without the model: a slash command."""
+
+    async def begin(scope: RunScope) -> AgentResult:
+        text = await run(scope)
+        scope.run.emit(event("text_delta", text=text))
+        return AgentResult(text=text, usage=NO_USAGE, tool_calls_count=0, stop_reason="command", run_id=scope.run.id)
+
+    return begin
+
+
+class Compaction(msgspec.Struct, frozen=True):
+    """How many messages there were before, and are now."""
+
+    before: int
+    after: int
+
+
+async def compact(driver: Driver, effects: Effects, length: int) -> Compaction:
+    """Replace the older messages of the transcript by a summary, because the host asked for it."""
+    state = driver.state
+    before = 0 if state.transcript is None else state.transcript.length
+    kept = 0 if state.transcript is None else messages_to_keep(state.transcript, state.context_tokens // KEPT_SHARE)
+    if state.phase not in ("idle", "done") or before - kept < 2:
+        return Compaction(before, before)
+    await driver.append([await effects.compact(state, kept, f"compaction:host:{length}")])
+    return Compaction(before, 0 if driver.state.transcript is None else driver.state.transcript.length)
+
+
+async def clear(driver: Driver, length: int) -> None:
+    """Let the next prompt begin a new conversation. The log keeps what was said."""
+    if driver.state.transcript is not None and driver.state.phase in ("idle", "done"):
+        await driver.append([NewFact(f"compaction:clear:{length}", None, Compacted(summary=""))])

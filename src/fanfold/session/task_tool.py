@@ -1,0 +1,164 @@
+"""`task`: the tool by which a model hands work to agents, and its call's children (notes 5.7).
+
+Children run on the session's executor, and so on its limiter and under its permissions; they never see this tool.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from fanfold.contracts.agents import AgentDefinition
+from fanfold.contracts.messages import ToolOutput, ToolSpec
+from fanfold.contracts.record import JsonObject
+from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
+from fanfold.env import HostEnv
+from fanfold.errors import RunCancelledError
+from fanfold.orchestration.control import FanOutControl
+from fanfold.orchestration.runner import StepRunner
+from fanfold.protocols import AgentExecutor, EventSink, ToolScope
+from fanfold.session.builtin_agents import find_agent
+from fanfold.session.task_call import TaskCall, until_done
+from fanfold.session.task_events import TaskEvents
+from fanfold.session.task_report import Verdict, is_long, refused, report
+from fanfold.session.task_request import InvalidTaskError, TaskRequest, parse_request, task_spec
+from fanfold.session.tracker import Tracker
+
+_DESCRIPTION_CHARACTERS = 300
+
+Launch = Callable[[str, Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
+"""Starts work of that name as a task of its owner, who cancels it at its own end and waits for it. It may refuse by
+raising. The work of a background child is named by its task id and gives its `StepOutcome`."""
+Keep = Callable[[str], Awaitable[str | None]]
+"""Keeps a text that is too long to be shown; returns what `read` takes to show it, None when it cannot be kept."""
+
+
+class TaskTool:
+    def __init__(
+        self,
+        *,
+        executor: AgentExecutor,
+        env: HostEnv,
+        agents: Mapping[str, AgentDefinition],
+        tracker: Tracker | None = None,
+        launch: Launch | None = None,
+        new_control: Callable[[], FanOutControl] = FanOutControl,
+        keep: Keep | None = None,
+    ) -> None:
+        """Args:
+        agents: those that the description lists, but for hidden ones.
+        tracker: the one that `executor` tells of its children.
+        launch: for background tasks; None: there are none.
+        new_control: makes the control of one call, by which its children can be cancelled.
+        keep: for texts of children that a model sees in part only; None: the rest is not kept.
+        """
+        self._executor = executor
+        self._env = env
+        self._agents = agents
+        self._launch = launch
+        self._new_control = new_control
+        self._tracker = tracker
+        self._keep = keep
+        self._listing = _listed(agents)
+        self._spec = task_spec(self._listing)
+
+    @property
+    def spec(self) -> ToolSpec:
+        """As a model is told of it, with the agents that there are now."""
+        listing = _listed(self._agents)
+        if listing != self._listing:
+            self._listing, self._spec = listing, task_spec(listing)
+        return self._spec
+
+    async def run(self, args: JsonObject, scope: ToolScope) -> ToolOutput:
+        try:
+            request = parse_request(args)
+            ids = [f"task-{self._env.ids.new_id()}" for _ in request.tasks]
+            specs = request.specs(ids, scope.session_id)
+        except InvalidTaskError as error:
+            return refused(str(error))
+        if request.is_background and find_agent(specs[0].agent, self._agents) is not None:
+            return await self._in_background(replace(specs[0], timeout_ms=request.timeout_ms), scope.emit)
+        return await self._in_foreground(specs, request, scope.emit)
+
+    # ---- foreground ----
+
+    async def _in_foreground(self, specs: Sequence[AgentStepSpec], request: TaskRequest, emit: EventSink) -> ToolOutput:
+        clock = self._env.clock
+        start = clock.monotonic_ms()
+        call = TaskCall(
+            self._executor, specs, TaskEvents(emit, clock, self._tracker), self._new_control(), request.timeout_ms
+        )
+        left = await call.run(request.needed if request.min_success_count else None)
+        outcomes = call.results()
+        if left is not None:
+            await self._leave(left)
+        verdict = Verdict(
+            needed=request.needed,
+            allow_partial_failure=bool(request.allow_partial_failure),
+            min_success_count=request.min_success_count,
+            timeout_ms=request.timeout_ms,
+            timed_out=call.was_cut and call.timed_out,
+            returned_early=call.was_cut and not call.timed_out,
+            duration_ms=clock.monotonic_ms() - start,
+        )
+        return report(specs, outcomes, verdict, await self._kept(outcomes))
+
+    async def _leave(self, work: "asyncio.Task[None]") -> None:
+        """Hand children that would not stop to the owner of background work, or wait for them where there is none."""
+        rest = until_done(work)
+        if self._launch is None:
+            await rest
+        else:
+            self._launch("children that would not stop", rest)
+
+    async def _kept(self, outcomes: Sequence[StepOutcome]) -> dict[str, str]:
+        kept: dict[str, str] = {}
+        for outcome in outcomes:
+            if self._keep is not None and is_long(outcome.output):
+                place = await self._keep(outcome.output)
+                if place is not None:
+                    kept[outcome.task_id] = place
+        return kept
+
+    # ---- background ----
+
+    async def _in_background(self, spec: AgentStepSpec, emit: EventSink) -> ToolOutput:
+        if self._launch is None:
+            return refused("task cannot run in the background here; leave background out to wait for its result")
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = self._launch(spec.task_id, self._child(spec, TaskEvents(emit, self._env.clock, self._tracker), begun))
+        # A task that is cancelled before its first step never runs any of it.
+        task.add_done_callback(lambda _: _settle(begun))
+        await begun
+        started = {"task_id": spec.task_id, "session_id": child_session_id(spec.task_id), "agent": spec.agent}
+        return ToolOutput(
+            output=f"Task started in background. Task ID: {spec.task_id}", metadata={**started, "background": True}
+        )
+
+    async def _child(self, spec: AgentStepSpec, events: TaskEvents, begun: "asyncio.Future[None]") -> StepOutcome:
+        events.announce(spec)
+        _settle(begun)
+        told: list[StepOutcome] = []
+        try:
+            runner = StepRunner(self._executor, events=events, control=self._new_control())
+            await runner.run(spec, told.append)
+        finally:
+            events.end(spec, told[0] if told else failed(spec, CANCELLED, code=RunCancelledError.code))
+        return told[0]
+
+
+def _settle(begun: "asyncio.Future[None]") -> None:
+    if not begun.done():
+        begun.set_result(None)
+
+
+def _listed(agents: Mapping[str, AgentDefinition]) -> str:
+    lines = [f"- {name}: {_brief(agent.description)}" for name, agent in agents.items() if not agent.is_hidden]
+    return "\n".join(lines) or "(none)"
+
+
+def _brief(description: str) -> str:
+    line = " ".join(description.split())
+    return line if len(line) <= _DESCRIPTION_CHARACTERS else f"{line[: _DESCRIPTION_CHARACTERS - 1]}…"

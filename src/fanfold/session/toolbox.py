@@ -1,0 +1,62 @@
+"""Toolbox: the tools of one session, which may change while it lives."""
+
+from collections.abc import Callable, Mapping
+
+from fanfold.contracts.messages import TASK
+from fanfold.protocols import Tool, ToolServer
+
+
+class Toolbox:
+    """Tools of the workspace and of the host, the session's own, and those of the MCP servers that it can reach.
+
+    A session's own server shadows an inherited one of its name, as long as it is there.
+    """
+
+    def __init__(self, tools: Mapping[str, Tool], inherited: Mapping[str, ToolServer]) -> None:
+        self._tools = tools
+        self._inherited = inherited
+        self._own: dict[str, ToolServer] = {}
+        self._task: Tool | None = None
+        self.on_change: Callable[[], None] | None = None
+
+    @property
+    def servers(self) -> dict[str, ToolServer]:
+        """By name."""
+        return {**self._inherited, **self._own}
+
+    @property
+    def own_servers(self) -> list[ToolServer]:
+        return list(self._own.values())
+
+    def all(self) -> dict[str, Tool]:
+        """What the session's own agent may call, by name."""
+        tools = self.for_children()
+        if self._task is not None:
+            tools[TASK] = self._task
+        return tools
+
+    def for_children(self) -> dict[str, Tool]:
+        """Likewise a child: delegation is one level deep."""
+        tools = dict(self._tools)
+        if self._inherited or self._own:
+            for server in self.servers.values():
+                tools.update(server.tools)
+        return tools
+
+    def offer_tasks(self, task: Tool) -> None:
+        self._task = task
+
+    def add_server(self, server: ToolServer) -> None:
+        self._own[server.name] = server
+        self._changed()
+
+    def remove_server(self, name: str) -> ToolServer | None:
+        """The session's own server of that name, which is the caller's to close; None where there is none."""
+        server = self._own.pop(name, None)
+        if server is not None:
+            self._changed()
+        return server
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()

@@ -1,0 +1,100 @@
+"""Where the repository of a workspace lies, and whether it is its own.
+
+A repository is data like any other: it may come from an archive that somebody sent. So a `.git` that leads elsewhere
+counts only if that place names this work tree in return, as linked work trees and submodules do; else a few bytes in
+a folder would open any other repository of the machine.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fanfold.tools.refusal import ToolRefusal
+from fanfold.tools.workspace import OPEN_FLAGS
+
+_MOST_BYTES = 65_536
+"""Of the small files that are read here."""
+_PARTS = ("HEAD", "objects", "refs", "packed-refs")
+_WORK_TREE = re.compile(r"^\s*worktree\s*=\s*(.+?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    root: Path
+    """The workspace: nothing above it is shown."""
+    top: Path
+    """The work tree's own root, where the workspace is a folder of a larger repository."""
+    git_dir: Path
+    common_dir: Path
+    """Where the objects are; another folder than `git_dir` in a linked work tree."""
+
+    @property
+    def place(self) -> str:
+        """The workspace within the work tree, `` where it is all of it."""
+        place = self.root.relative_to(self.top).as_posix()
+        return "" if place == "." else place
+
+
+def find_repository(root: Path) -> Repository:
+    """The repository that holds the folder `root`.
+
+    Raises:
+        ToolRefusal: `Not a git repository: <root>`
+    """
+    for top in (root, *root.parents):
+        entry = top / ".git"
+        if entry.is_dir():
+            git_dir, is_own = Path(os.path.realpath(entry)), True
+        elif entry.is_file():
+            git_dir, is_own = _named_by(entry), False
+        else:
+            continue
+        if os.path.lexists(git_dir / "HEAD"):
+            return _checked(Repository(root, top, git_dir, _common_dir(git_dir)), entry, is_folder=is_own)
+    raise ToolRefusal(f"Not a git repository: {root}")
+
+
+def _checked(repository: Repository, entry: Path, *, is_folder: bool) -> Repository:
+    top, git_dir, common_dir = repository.top, repository.git_dir, repository.common_dir
+    is_linked = not is_folder and _names_back(git_dir, entry)
+    allowed = (top, git_dir, common_dir) if is_linked else (top,)
+    for place in (git_dir, common_dir, *_real_parts(common_dir), *_real_parts(git_dir)):
+        if not any(map(place.is_relative_to, allowed)):
+            raise ToolRefusal(
+                f"Not a git repository: {repository.root} (its .git leads to {place}, which is another place)"
+            )
+    return repository
+
+
+def _names_back(git_dir: Path, entry: Path) -> bool:
+    """A linked work tree has the path of its `.git` in `gitdir`, a submodule that of its folder in its `config`."""
+    if back := _text(git_dir / "gitdir"):
+        return os.path.realpath(git_dir / back) == str(entry)
+    found = _WORK_TREE.search(_text(git_dir / "config"))
+    return found is not None and os.path.realpath(git_dir / found[1]) == str(entry.parent)
+
+
+def _named_by(entry: Path) -> Path:
+    found = re.fullmatch(r"gitdir: ([^\0\n]+)", _text(entry))
+    return Path(os.path.realpath(entry.parent / found[1])) if found else entry
+
+
+def _common_dir(git_dir: Path) -> Path:
+    named = _text(git_dir / "commondir")
+    return Path(os.path.realpath(git_dir / named)) if named else git_dir
+
+
+def _real_parts(git_dir: Path) -> Iterable[Path]:
+    return (Path(os.path.realpath(git_dir / name)) for name in _PARTS)
+
+
+def _text(path: Path) -> str:
+    """Of a small file, `` where there is none."""
+    try:
+        # It may be anything, and opening a pipe must not wait for a writer.
+        with open(path, "rb", opener=lambda name, _: os.open(name, OPEN_FLAGS)) as file:
+            return os.fsdecode(file.read(_MOST_BYTES)).strip().replace("\0", "")
+    except OSError:
+        return ""

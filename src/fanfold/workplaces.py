@@ -1,0 +1,131 @@
+"""Workplaces: what sessions on one folder share: its tools, the agents that are defined in it, its MCP servers.
+
+Adapters are imported where they are first needed.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fanfold.contracts.agents import AgentDefinition
+from fanfold.contracts.settings import McpServerSettings, Settings
+from fanfold.errors import FanfoldError
+from fanfold.foreign import logger
+from fanfold.protocols import Tool, ToolServer
+from fanfold.session.builtin_agents import BUILTIN_AGENTS
+from fanfold.session.closing import close_together
+from fanfold.session.worker_agents import as_definition
+
+MAX_REMEMBERED = 64
+
+
+class Workplace:
+    """One folder."""
+
+    def __init__(self, directory: Path) -> None:
+        from fanfold.tools.workspace import Workspace
+
+        self.workspace = Workspace(directory)
+        self._tools: dict[bool, Mapping[str, Tool]] = {}
+
+    def tools(self, *, allow_unsandboxed_bash: bool) -> Mapping[str, Tool]:
+        from fanfold.tools.toolset import builtin_tools
+
+        if allow_unsandboxed_bash not in self._tools:
+            made = builtin_tools(self.workspace, allow_unsandboxed_bash=allow_unsandboxed_bash)
+            self._tools[allow_unsandboxed_bash] = made
+        return self._tools[allow_unsandboxed_bash]
+
+
+class Workplaces:
+    def __init__(self, settings: Settings, agents: Mapping[str, AgentDefinition]) -> None:
+        self._settings = settings
+        self._given = agents
+        self._places: dict[str, Workplace] = {}
+
+    def at(self, directory: Path) -> Workplace:
+        """Raises UsageError: there is no such folder."""
+        name = str(directory)
+        place = self._places.get(name)
+        if place is None or not place.workspace.root.is_dir():
+            place = self._places[name] = Workplace(directory)
+            if len(self._places) > MAX_REMEMBERED:
+                del self._places[next(iter(self._places))]
+        return place
+
+    def agents(self, place: Workplace, more: Sequence[str]) -> dict[str, AgentDefinition]:
+        """The agents that a session on `place` knows; of two with one name the later counts: built-in ones, those of
+        the configuration's folders, of the user, of the workspace, of the code, and of the session's folders."""
+        folders = [*map(Path, self._settings.agent_dirs), *_standard_folders(place.workspace.root)]
+        found = {**BUILTIN_AGENTS, **read_agent_folders(folders), **self._given}
+        return found | read_agent_folders(map(Path, more))
+
+    def own_agents(self, more: Sequence[str]) -> dict[str, AgentDefinition]:
+        """Those that `session_for_agent` looks among: built in, of the code, and of the folders given (seed 002)."""
+        return {**BUILTIN_AGENTS, **self._given, **read_agent_folders(map(Path, more))}
+
+
+def _standard_folders(root: Path) -> list[Path]:
+    home = os.environ.get("HOME") or os.environ.get("USERPROFILE")
+    roots = ([home] if home else []) + [str(root)]
+    folders = [f"{each}/{place}/agents" for each in roots for place in (".claude", ".a3s")]
+    return [Path(each) for each in folders if os.path.isdir(each)]
+
+
+def read_agent_folders(folders: Any) -> dict[str, AgentDefinition]:
+    paths = list(folders)
+    if not paths:
+        return {}
+    from fanfold.config.agent_files import read_agents
+
+    return {name: as_definition(agent) for name, agent in read_agents(paths).agents.items()}
+
+
+class Servers:
+    """The MCP servers of the configuration, started when the first session is opened, shared by all."""
+
+    def __init__(self, settings: Mapping[str, McpServerSettings]) -> None:
+        self._settings = settings
+        self._running: dict[str, ToolServer] = {}
+        self._starting = asyncio.Lock()
+        self.warnings: list[str] = []
+
+    async def started(self, root: Path) -> Mapping[str, ToolServer]:
+        """All that could be started; those that died are started again. What failed is told in `warnings`."""
+        if not self._settings:
+            return self._running
+        async with self._starting:
+            self.warnings = []
+            missing = [
+                each
+                for name, each in self._settings.items()
+                if name not in self._running or not self._running[name].is_alive
+            ]
+            await asyncio.gather(*(self._start(each, root) for each in missing))
+        return self._running
+
+    async def _start(self, settings: McpServerSettings, root: Path) -> None:
+        from fanfold.mcp.connect import connect
+
+        dead = self._running.pop(settings.name, None)
+        if dead is not None:
+            await dead.close()
+        try:
+            self._running[settings.name] = await connect(settings, workspace=root)
+        except FanfoldError as error:
+            self.warnings.append(str(error))
+            logger.warning("%s", error)
+
+    async def close(self) -> None:
+        running, self._running = list(self._running.values()), {}
+        await close_together(server.close for server in running)
+
+
+async def connect_given(given: Mapping[str, Any], root: Path) -> ToolServer:
+    """Start the server that `Session.add_mcp` was given."""
+    from fanfold.mcp.connect import connect
+    from fanfold.mcp.parsing import parse_server
+
+    return await connect(parse_server(given), workspace=root)
