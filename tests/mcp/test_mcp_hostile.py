@@ -164,7 +164,7 @@ def test_a_list_that_cannot_be_used_fails_the_start(manner: str, reason: str) ->
         asyncio.run(connect(raw_settings(manner)))
 
 
-@pytest.mark.parametrize("value", ["\ud800", {1: object()}, 10**400], ids=["surrogate", "object", "number"])
+@pytest.mark.parametrize("value", ["\ud800", {1: object()}], ids=["surrogate", "object"])
 def test_arguments_that_cannot_be_sent_cost_one_call(value: object) -> None:
     async def main() -> None:
         async with connected(raw_settings()) as server:

@@ -63,7 +63,7 @@ def tool(server: ToolServer, name: str) -> Tool:
     return server.tools[f"mcp__{server.name}__{name}"]
 
 
-async def called(server: ToolServer, name: str, **args: Any) -> ToolOutput:
+async def called(server: ToolServer, name: str, /, **args: Any) -> ToolOutput:
     """What a session gets, whose gate checks the arguments first."""
     found = tool(server, name)
     jsonschema_rs.validate(found.spec.parameters, args)

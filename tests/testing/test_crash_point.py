@@ -193,6 +193,8 @@ class Counting:
 
     async def execute_step(self, spec: AgentStepSpec, events: EventSink | None = None) -> StepOutcome:
         self.runs.append(spec.task_id)
+        for _ in range(20):  # so that the one before is written meanwhile
+            await asyncio.sleep(0)
         return StepOutcome(task_id=spec.task_id, agent=spec.agent, output="x", success=True)
 
 
@@ -200,10 +202,11 @@ def test_a_resumable_fan_out_goes_on_after_a_crash_at_each_change_of_its_store()
     specs = [{"task_id": f"t{number}", "agent": "a", "prompt": "p"} for number in range(3)]
     died: list[str] = []
     for point in every_crash_point():
-        store, steps = MemorySessionStore(), Counting()
-        with point:
-            asyncio.run(execute_steps_parallel_resumable(steps, specs, "w", point.store(store)))
-        outcomes = asyncio.run(execute_steps_parallel_resumable(steps, specs, "w", store))
+        steps = Counting()
+        with MemorySessionStore() as store:
+            with point:
+                asyncio.run(execute_steps_parallel_resumable(steps, specs, "w", point.store(store)))
+            outcomes = asyncio.run(execute_steps_parallel_resumable(steps, specs, "w", store))
         assert [outcome.success for outcome in outcomes] == [True] * 3
         if point.has_crashed and "removal" not in point.place:
             assert len(steps.runs) <= 4
@@ -213,11 +216,10 @@ def test_a_resumable_fan_out_goes_on_after_a_crash_at_each_change_of_its_store()
 
 
 def test_the_leases_of_a_dead_process_are_free() -> None:
-    store = MemorySessionStore()
     point = CrashPoint(at=1)
-    dying = point.store(store)
 
-    async def main() -> None:
+    async def main(store: MemorySessionStore) -> None:
+        dying = point.store(store)
         await dying.acquire("workflow/w")
         with pytest.raises(SimulatedCrashError):
             await dying.append("log/a", 0, [b"x"])
@@ -226,15 +228,17 @@ def test_the_leases_of_a_dead_process_are_free() -> None:
         with pytest.raises(SimulatedCrashError):
             await dying.read("log/a")
 
-    asyncio.run(main())
+    with MemorySessionStore() as store:
+        asyncio.run(main(store))
 
 
 def test_all_that_belongs_to_a_process_dies_together() -> None:
     point = CrashPoint(after_fact=1)
-    store = point.store(MemorySessionStore())
-    assert written(MemoryFactLog(), point, ["a"]) == ["a"]
-    with pytest.raises(SimulatedCrashError):
-        asyncio.run(store.load("document/d"))
+    with MemorySessionStore() as inner:
+        store = point.store(inner)
+        assert written(MemoryFactLog(), point, ["a"]) == ["a"]
+        with pytest.raises(SimulatedCrashError):
+            asyncio.run(store.load("document/d"))
 
 
 # ---- the loop -------------------------------------------------------------------------------------------------------

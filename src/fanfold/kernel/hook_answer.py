@@ -9,7 +9,11 @@ from fanfold.contracts.governance import Blocked, HookEvent, HookVerdict, Procee
 from fanfold.contracts.record import JsonObject
 from fanfold.kernel.plain_text import plain
 
-MODIFIABLE: dict[HookEvent, dict[str, type]] = {"pre_tool_use": {"args": dict}, "pre_prompt": {"prompt": str}}
+MODIFIABLE: dict[HookEvent, dict[str, type]] = {
+    "pre_tool_use": {"args": dict},
+    "pre_prompt": {"prompt": str},
+    "permission_request": {"approved": bool},
+}
 """What a hook may give a new value for, and of which type."""
 DEFAULT_REASON = "Blocked by hook"
 DEFAULT_DELAY_MS = 1_000

@@ -30,12 +30,13 @@ from fanfold.protocols import AgentExecutor, EventSink, FactLog, StepFacts
 from fanfold.session.budget import BudgetGate
 from fanfold.session.builtin_agents import find_agent
 from fanfold.session.driver import Driver
-from fanfold.session.effects import Effects, Surroundings
+from fanfold.session.effects import Effects
 from fanfold.session.hooks import Hooks
 from fanfold.session.inbox import Inbox
 from fanfold.session.keeper import Keeper
 from fanfold.session.limiter import Limiter, Slot
 from fanfold.session.setup import AgentSetup
+from fanfold.session.surroundings import Surroundings
 from fanfold.session.tracker import Tracker
 
 REPAIR_ROUNDS = 2
@@ -217,7 +218,7 @@ class _Child:
 
     def spent(self) -> Spent:
         """By the model calls so far, also when the step fails or is cut off."""
-        usage = self._usage + self._effects.cut if self._effects.cut.total_tokens else self._usage
+        usage = self._usage + self._effects.model.cut if self._effects.model.cut.total_tokens else self._usage
         prices = self._setup.prices
         return Spent(usage, None if prices is None else prices.of(usage))
 
@@ -237,7 +238,7 @@ class _Child:
         outcome = _judged(self._spec, state, may_be_thought=self._schema is not None)
         if outcome.success and self._schema is not None:
             outcome = await self._structured(driver, self._schema, outcome)
-        return replace(outcome, source_anchors=tuple(self._effects.anchors.values()) or None)
+        return replace(outcome, source_anchors=tuple(self._effects.tools.anchors.values()) or None)
 
     def _first_prompt(self) -> str:
         self._demand_schema(is_repair=False)
@@ -250,9 +251,9 @@ class _Child:
         mode = self._setup.model.capabilities.structured
         can_now = mode != "forced_tool" or is_repair or not self._setup.specs
         if self._schema is not None and can_now:
-            self._effects.output_schema = self._schema.wire_schema
-        self._effects.partials = None if is_repair else self._schema
-        self._effects.is_repair = is_repair
+            self._effects.model.output_schema = self._schema.wire_schema
+        self._effects.model.partials = None if is_repair else self._schema
+        self._effects.model.is_repair = is_repair
 
     async def _answer(self, driver: Driver, prompt: str) -> SessionState:
         await driver.ask(prompt)

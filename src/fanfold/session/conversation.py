@@ -29,7 +29,7 @@ from fanfold.portal import complete
 from fanfold.protocols import EventSink, FactLog, HeldThread
 from fanfold.session.budget import BudgetGate
 from fanfold.session.driver import Driver
-from fanfold.session.effects import Effects, Surroundings
+from fanfold.session.effects import Effects
 from fanfold.session.hooks import Hooks
 from fanfold.session.inbox import Inbox
 from fanfold.session.operations import Operations
@@ -38,6 +38,7 @@ from fanfold.session.runs import INTERRUPTED, Run, Runs
 from fanfold.session.saved_session import SavedConversation
 from fanfold.session.saving import take_up
 from fanfold.session.setup import Composer
+from fanfold.session.surroundings import Surroundings
 
 
 class RunScope(msgspec.Struct, frozen=True):
@@ -169,7 +170,7 @@ class Conversation:
     def _scope(self, run: Run, effects: Effects, held: HeldThread) -> RunScope:
         watch = RunWatch(run, held, self._saved)
         driver = Driver(self._composer.for_session(), effects, held, self.state, watch, run.inbox)
-        effects.on_park = watch.parked
+        effects.people.on_park = watch.parked
         run.inbox.turn_began(self.state.turn)
         return RunScope(run, driver, effects, held)
 
@@ -184,7 +185,7 @@ class Conversation:
         for request_id, request in scope.run.inbox.waiting():
             if request.operation == "interrupt":
                 scope.run.inbox.applied(request_id)
-                scope.effects.told_control(scope.run.inbox, request_id, request)
+                scope.effects.telling.control(scope.run.inbox, request_id, request)
         await self._auto_save(scope)
 
     async def _auto_save(self, scope: RunScope) -> None:
@@ -195,7 +196,7 @@ class Conversation:
         if not self._is_greeted:
             self._is_greeted = True
             if self._hooks.hears("session_start"):
-                await effects.ask_hooks("session_start", workspace=self._workspace)
+                await effects.telling.ask_hooks("session_start", workspace=self._workspace)
 
     def _surroundings(self, run: Run | None, approvals: str | None = None) -> Surroundings:
         return Surroundings(

@@ -103,17 +103,17 @@ class Driver:
                 case Finish() | Idle():
                     return self.state
                 case CallModel():
-                    facts = [await effects.call_model(self.state, with_tools=action.with_tools)]
+                    facts = [await effects.model.call(self.state, with_tools=action.with_tools)]
                 case RunTools():
-                    facts = await effects.run_tools(self.state, action.calls)
+                    facts = await effects.tools.run(self.state, action.calls)
                 case AwaitConfirmation():
-                    facts = [await effects.await_confirmation(self.state, action.call, self._held.last_seq)]
+                    facts = [await effects.people.await_confirmation(self.state, action.call, self._held.last_seq)]
                 case AwaitAnswer():
-                    facts = [await effects.await_answer(self.state, action.call, self._held.last_seq)]
+                    facts = [await effects.people.await_answer(self.state, action.call, self._held.last_seq)]
                 case Compact():
-                    facts = [await effects.compact(self.state, action.kept_messages)]
+                    facts = [await effects.model.compact(self.state, action.kept_messages)]
                 case Deny():
-                    facts = [effects.deny(self.state, action.call)]
+                    facts = [effects.tools.deny(self.state, action.call)]
                 case StopAtLimit():
                     raise StepLimitError(limit=action.limit)
             await self.append(facts)
@@ -122,7 +122,7 @@ class Driver:
     async def append(self, facts: Sequence[NewFact]) -> None:
         added = await self._held.append(facts)
         if added and added[0].seq <= self.state.last_seq:  # the log had them
-            raise AppendConflictError(thread=self._effects.session_id, key=facts[0].key, seq=added[0].seq)
+            raise AppendConflictError(thread=self._effects.around.session_id, key=facts[0].key, seq=added[0].seq)
         self.state = fold(added, self.state)
         if self._watcher is not None:
             await self._watcher.appended(added, self.state)
@@ -137,7 +137,7 @@ class Driver:
                 is_new |= await self._steer(request_id, request.input)
                 self._inbox.turn_began(self.state.turn)
                 self._inbox.applied(request_id)
-                self._effects.told_control(self._inbox, request_id, request)
+                self._effects.telling.control(self._inbox, request_id, request)
         return is_new
 
     async def _steer(self, request_id: str, text: str) -> bool:

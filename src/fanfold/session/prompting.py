@@ -9,7 +9,7 @@ from fanfold.contracts.events import AgentResult, VerificationReport, Verificati
 from fanfold.contracts.facts import Compacted, NewFact
 from fanfold.contracts.messages import NO_USAGE, TASK, Attachment
 from fanfold.contracts.record import JsonObject
-from fanfold.errors import UsageError
+from fanfold.errors import BudgetExhaustedError, HookBlockedError, UsageError
 from fanfold.kernel.delegation import plan_delegation
 from fanfold.kernel.goals import Goal, Judgement
 from fanfold.kernel.planning import planning_mode, shown_plan, wants_plan
@@ -45,8 +45,8 @@ class Prompting:
     ) -> Begin:
         async def begin(scope: RunScope) -> None:
             effects, text = scope.effects, prompt
-            if effects.hooks.hears("pre_prompt"):
-                asked = await effects.ask_hooks("pre_prompt", prompt=prompt)
+            if effects.around.hooks.hears("pre_prompt"):
+                asked = await effects.telling.ask_hooks("pre_prompt", prompt=prompt)
                 text = asked["prompt"]
             if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError("a prompt must be text")
@@ -59,7 +59,7 @@ class Prompting:
 
     def prepare(self, scope: RunScope) -> None:
         if TASK in self._toolbox.all():
-            scope.effects.delegate = self._delegated
+            scope.effects.model.delegate = self._delegated
 
     async def _with_plan(self, scope: RunScope, prompt: str) -> str:
         is_planned, tracks_goal = wants_plan(self._planning, prompt), bool(self._options.goal_tracking)
@@ -70,16 +70,17 @@ class Prompting:
             self._goals[scope.run.id] = goal
         if not is_planned:
             return prompt
-        if effects.hooks.hears("pre_planning"):
-            await effects.ask_hooks("pre_planning", prompt=prompt)
+        if effects.around.hooks.hears("pre_planning"):
+            await effects.telling.ask_hooks("pre_planning", prompt=prompt)
         plan, _ = await planner.plan(prompt)
-        if effects.hooks.hears("post_planning"):
-            await effects.ask_hooks("post_planning", plan=[] if plan is None else list(plan.steps))
+        if effects.around.hooks.hears("post_planning"):
+            await effects.telling.ask_hooks("post_planning", plan=[] if plan is None else list(plan.steps))
         return prompt if plan is None else f"{prompt}\n\n{shown_plan(plan)}"
 
     def _planner(self, scope: RunScope) -> Planner:
+        around = scope.effects.around
         return Planner(
-            scope.effects.ask_json, session_id=scope.effects.session_id, clock=scope.effects.clock, emit=scope.run.emit
+            scope.effects.model.ask_json, session_id=around.session_id, clock=around.env.clock, emit=scope.run.emit
         )
 
     def _delegated(self, prompt: str) -> JsonObject | None:
@@ -103,15 +104,17 @@ class Prompting:
         reports = await self._judged(scope, state)
         result = AgentResult(
             text=state.text,
-            usage=state.usage + effects.extra_usage if effects.extra_usage.total_tokens else state.usage,
+            usage=state.usage + effects.model.extra_usage if effects.model.extra_usage.total_tokens else state.usage,
             tool_calls_count=state.tool_results,
             stop_reason=state.stop_reason,
             run_id=scope.run.id,
             verification=reports,
         )
         for point in ("post_response", "on_success"):
-            if effects.hooks.hears(point):
-                await effects.ask_hooks(point, text=result.text, usage=result.usage.to_dict(), run_id=result.run_id)
+            if effects.around.hooks.hears(point):
+                await effects.telling.ask_hooks(
+                    point, text=result.text, usage=result.usage.to_dict(), run_id=result.run_id
+                )
         return result
 
     async def _judged(self, scope: RunScope, state: SessionState) -> tuple[VerificationReport, ...] | None:
@@ -119,7 +122,10 @@ class Prompting:
         if goal is None or state.transcript is None:
             return None
         work = excerpt(as_plain_text(list(state.transcript)))
-        judgement, _ = await self._planner(scope).judge(goal, work)
+        try:
+            judgement, _ = await self._planner(scope).judge(goal, work)
+        except (BudgetExhaustedError, HookBlockedError) as error:  # the answer is there, and stays
+            return (VerificationReport(what=goal.text, status="needs_review", reason=str(error)),)
         return (_report(goal, judgement),)
 
 
@@ -158,7 +164,7 @@ async def compact(driver: Driver, effects: Effects, length: int) -> Compaction:
     kept = 0 if state.transcript is None else messages_to_keep(state.transcript, state.context_tokens // KEPT_SHARE)
     if state.phase not in ("idle", "done") or before - kept < 2:
         return Compaction(before, before)
-    await driver.append([await effects.compact(state, kept, f"compaction:host:{length}")])
+    await driver.append([await effects.model.compact(state, kept, f"compaction:host:{length}")])
     return Compaction(before, 0 if driver.state.transcript is None else driver.state.transcript.length)
 
 

@@ -20,9 +20,9 @@ from fanfold.protocols import EventSink, ToolServer
 from fanfold.session.closing import Closing, close_all
 from fanfold.session.commands import CommandContext
 from fanfold.session.conversation import Begin, RunScope
-from fanfold.session.effects import answer_fact, confirmation_fact
 from fanfold.session.hosted import Hosted
 from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, PendingQuestion, is_question, question_of
+from fanfold.session.people import answer_fact, confirmation_fact
 from fanfold.session.prompting import answered, clear, compact
 from fanfold.session.runs import Run
 from fanfold.session.setup import Composer

@@ -107,11 +107,8 @@ class TaskTool:
 
     async def _leave(self, work: "asyncio.Task[None]") -> None:
         """Hand children that would not stop to the owner of background work, or wait for them where there is none."""
-        rest = until_done(work)
-        if self._launch is None:
-            await rest
-        else:
-            self._launch("children that would not stop", rest)
+        if self._launch is None or not await _handed_over(self._launch, "cancelled children", until_done(work)):
+            await until_done(work)
 
     async def _kept(self, outcomes: Sequence[StepOutcome]) -> dict[str, str]:
         kept: dict[str, str] = {}
@@ -127,31 +124,56 @@ class TaskTool:
     async def _in_background(self, spec: AgentStepSpec, emit: EventSink) -> ToolOutput:
         if self._launch is None:
             return refused("task cannot run in the background here; leave background out to wait for its result")
-        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = self._launch(spec.task_id, self._child(spec, TaskEvents(emit, self._env.clock, self._tracker), begun))
-        # A task that is cancelled before its first step never runs any of it.
-        task.add_done_callback(lambda _: _settle(begun))
-        await begun
+        events = TaskEvents(emit, self._env.clock, self._tracker)
+        if not await _handed_over(self._launch, spec.task_id, self._child(spec, events)):
+            return report([spec], [_cancelled(spec)], Verdict(needed=1), {})
         started = {"task_id": spec.task_id, "session_id": child_session_id(spec.task_id), "agent": spec.agent}
         return ToolOutput(
             output=f"Task started in background. Task ID: {spec.task_id}", metadata={**started, "background": True}
         )
 
-    async def _child(self, spec: AgentStepSpec, events: TaskEvents, begun: "asyncio.Future[None]") -> StepOutcome:
+    async def _child(self, spec: AgentStepSpec, events: TaskEvents) -> StepOutcome:
         events.announce(spec)
-        _settle(begun)
         told: list[StepOutcome] = []
         try:
             runner = StepRunner(self._executor, events=events, control=self._new_control())
             await runner.run(spec, told.append)
         finally:
-            events.end(spec, told[0] if told else failed(spec, CANCELLED, code=RunCancelledError.code))
+            events.end(spec, told[0] if told else _cancelled(spec))
         return told[0]
 
 
-def _settle(begun: "asyncio.Future[None]") -> None:
-    if not begun.done():
-        begun.set_result(None)
+async def _handed_over(launch: Launch, name: str, work: Coroutine[Any, Any, Any]) -> bool:
+    """Start `work` as its owner's, and return once its first step is made. False: its owner ended it before that,
+    for a task that is cancelled before its first step runs none of it."""
+    first_step: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    has_begun = False
+
+    def settle() -> None:
+        if not first_step.done():
+            first_step.set_result(None)
+
+    async def begin() -> Any:
+        nonlocal has_begun
+        has_begun = True
+        settle()
+        return await work
+
+    task: asyncio.Task[Any] | None = None
+    try:
+        task = launch(name, begin())
+        task.add_done_callback(lambda _: settle())
+        await first_step
+    finally:
+        if not has_begun:  # and it will not either
+            if task is not None:
+                task.cancel()
+            work.close()
+    return has_begun
+
+
+def _cancelled(spec: AgentStepSpec) -> StepOutcome:
+    return failed(spec, CANCELLED, code=RunCancelledError.code)
 
 
 def _listed(agents: Mapping[str, AgentDefinition]) -> str:

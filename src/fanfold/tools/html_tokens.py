@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _NAME = re.compile(r"[a-zA-Z][^\s/>]*+")
-_ATTRIBUTE = re.compile(r"[\s/]*+([^\s/>=][^\s/>=]*+)(?:\s*+=\s*+)?")
-_EQUALS = re.compile(r"=\s*+$")
-_TAG_END = re.compile(r"[\s/]*+(=[^\s/>]*+)?(>?)")
+_BETWEEN = re.compile(r"[\s/]*+")
+_ATTRIBUTE = re.compile(r"(=?[^\s/>=]*+)(\s*+=\s*+)?")
 _BARE_VALUE = re.compile(r"[^\s>]*+")
 _RAW = frozenset({"script", "style", "xmp", "iframe", "noembed", "noframes"})
 """Their content is no text of the page."""
 _TEXT_ONLY = frozenset({"title", "textarea"})
 """Their content is text and no tags."""
+_UNPARSED = _RAW | _TEXT_ONLY
 
 
 class Start(NamedTuple):
@@ -46,7 +46,7 @@ def tokens(source: str) -> Iterator[Token]:
         token, at = _markup(source, start)
         if token is not None:
             yield token
-        if isinstance(token, Start) and token.name in _RAW | _TEXT_ONLY:
+        if isinstance(token, Start) and token.name in _UNPARSED:
             end = _closing(source, at, token.name)
             if token.name in _TEXT_ONLY:
                 yield Text(unescaped(source[at:end]))
@@ -84,26 +84,29 @@ def _markup(source: str, start: int) -> tuple[Token | None, int]:
 def _start_tag(source: str, name: re.Match[str]) -> tuple[Token | None, int]:
     attributes: dict[str, str] = {}
     at = name.end()
-    while found := _ATTRIBUTE.match(source, at):
-        value, at = "", found.end()
-        if _EQUALS.search(found[0]):
-            quote = source[at : at + 1]
-            if quote in ('"', "'") and quote:
-                end = source.find(quote, at + 1)
-                if end < 0:
-                    return None, len(source)
-                value, at = source[at + 1 : end], end + 1
-            else:
-                bare = _BARE_VALUE.match(source, at)
-                value, at = (bare[0], bare.end()) if bare else ("", at)
+    while (at := _end_of(_BETWEEN, source, at)) < len(source):
+        if source[at] == ">":
+            return Start(name[0].lower(), attributes), at + 1
+        found = _ATTRIBUTE.match(source, at)
+        if found is None:  # cannot be: it also fits nothing
+            break
+        value, at = _value(source, found.end()) if found[2] else ("", found.end())
         attributes.setdefault(found[1].lower(), unescaped(value))
-    closed = _TAG_END.match(source, at)
-    while closed and not closed[2] and closed.end() > at:  # a stray `=`: no name, no end
-        at = closed.end()
-        closed = _TAG_END.match(source, at)
-    if closed is None or not closed[2]:
-        return None, len(source)
-    return Start(name[0].lower(), attributes), closed.end()
+    return None, len(source)
+
+
+def _value(source: str, at: int) -> tuple[str, int]:
+    quote = source[at : at + 1]
+    if quote not in ('"', "'"):
+        end = _end_of(_BARE_VALUE, source, at)
+        return source[at:end], end
+    end = source.find(quote, at + 1)
+    return (source[at + 1 : end], end + 1) if end >= 0 else ("", len(source))
+
+
+def _end_of(pattern: re.Pattern[str], source: str, at: int) -> int:
+    found = pattern.match(source, at)
+    return found.end() if found else at
 
 
 def _closing(source: str, at: int, name: str) -> int:
