@@ -6,7 +6,7 @@ import sys
 from benchmarks.distributions import core_distributions
 
 HEAVY = {
-    *("aiohttp", "yarl", "jsonschema_rs", "rich", "xllamacpp", "tomllib"),
+    *("aiohttp", "yarl", "jsonschema_rs", "rich", "xllamacpp", "tomllib", "yaml"),
     *("openai", "anthropic", "httpx", "httpx2", "pydantic"),
 }
 """Dependencies, and what people may have installed beside them; asyncio itself loads ssl and subprocess."""

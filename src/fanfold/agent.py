@@ -234,7 +234,7 @@ class Agent:
         Raises:
             UsageError: there is none of that name.
         """
-        known = self._workplaces.own_agents(tuple(agent_dirs or ()))
+        known = self._workplaces.own_agents(tuple(agent_dirs or ()), self._tools)
         role = find_agent(agent_name, known)
         if role is None:
             raise UsageError(f"agent '{agent_name}' not found{did_you_mean(agent_name, known)}")
@@ -293,7 +293,7 @@ class Agent:
         workspace, settings = place.workspace, self._settings
         allow_bash = options.allow_unsandboxed_bash
         unsandboxed = settings.allow_unsandboxed_bash if allow_bash is None else allow_bash
-        agents = self._workplaces.agents(place, options.agent_dirs or ())
+        agents = self._workplaces.agents(place, options.agent_dirs or (), self._tools)
         agents |= {worker.name: worker_definition(worker) for worker in options.worker_agents or ()}
         lease = self._logs.lease(workspace.root)
         return assemble(
@@ -316,7 +316,8 @@ class Agent:
                 max_parallel_tasks=_first(options.max_parallel_tasks, settings.max_parallel_tasks) or 1,
                 max_tool_rounds=_first(options.max_tool_rounds, settings.max_tool_rounds),
                 connect=functools.partial(connect_given, root=workspace.root),
-                read_agents=lambda path: read_agent_folders([Path(path)]),
+                read_agents=lambda path: read_agent_folders([Path(path)], self._tools),
+                keep_text=place.keep_text,
                 on_close=functools.partial(self._forget, lease),
                 warnings=tuple(self._servers.warnings),
             )

@@ -5,11 +5,12 @@ Adapters are imported where they are first needed.
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fanfold.contracts.agents import AgentDefinition
+from fanfold.contracts.messages import TASK
 from fanfold.contracts.settings import McpServerSettings, Settings
 from fanfold.errors import FanfoldError
 from fanfold.foreign import logger
@@ -38,6 +39,12 @@ class Workplace:
             self._tools[allow_unsandboxed_bash] = made
         return self._tools[allow_unsandboxed_bash]
 
+    async def keep_text(self, text: str) -> str | None:
+        """Where `read` finds the whole of a text that a model is shown a part of."""
+        from fanfold.tools.artifacts import keep_text
+
+        return await asyncio.to_thread(keep_text, self.workspace, TASK, text)
+
 
 class Workplaces:
     def __init__(self, settings: Settings, agents: Mapping[str, AgentDefinition]) -> None:
@@ -55,32 +62,28 @@ class Workplaces:
                 del self._places[next(iter(self._places))]
         return place
 
-    def agents(self, place: Workplace, more: Sequence[str]) -> dict[str, AgentDefinition]:
+    def agents(self, place: Workplace, more: Sequence[str], tool_names: Collection[str]) -> dict[str, AgentDefinition]:
         """The agents that a session on `place` knows; of two with one name the later counts: built-in ones, those of
         the configuration's folders, of the user, of the workspace, of the code, and of the session's folders."""
-        folders = [*map(Path, self._settings.agent_dirs), *_standard_folders(place.workspace.root)]
-        found = {**BUILTIN_AGENTS, **read_agent_folders(folders), **self._given}
-        return found | read_agent_folders(map(Path, more))
+        from fanfold.config.agent_files import standard_directories
 
-    def own_agents(self, more: Sequence[str]) -> dict[str, AgentDefinition]:
+        folders = [*map(Path, self._settings.agent_dirs), *standard_directories(place.workspace.root, os.environ)]
+        found = {**BUILTIN_AGENTS, **read_agent_folders(folders, tool_names), **self._given}
+        return found | read_agent_folders(map(Path, more), tool_names)
+
+    def own_agents(self, more: Sequence[str], tool_names: Collection[str]) -> dict[str, AgentDefinition]:
         """Those that `session_for_agent` looks among: built in, of the code, and of the folders given (seed 002)."""
-        return {**BUILTIN_AGENTS, **self._given, **read_agent_folders(map(Path, more))}
+        return {**BUILTIN_AGENTS, **self._given, **read_agent_folders(map(Path, more), tool_names)}
 
 
-def _standard_folders(root: Path) -> list[Path]:
-    home = os.environ.get("HOME") or os.environ.get("USERPROFILE")
-    roots = ([home] if home else []) + [str(root)]
-    folders = [f"{each}/{place}/agents" for each in roots for place in (".claude", ".a3s")]
-    return [Path(each) for each in folders if os.path.isdir(each)]
-
-
-def read_agent_folders(folders: Any) -> dict[str, AgentDefinition]:
+def read_agent_folders(folders: Iterable[Path], tool_names: Collection[str]) -> dict[str, AgentDefinition]:
     paths = list(folders)
     if not paths:
         return {}
     from fanfold.config.agent_files import read_agents
 
-    return {name: as_definition(agent) for name, agent in read_agents(paths).agents.items()}
+    found = read_agents(paths, tool_names=tool_names)
+    return {name: as_definition(agent) for name, agent in found.agents.items()}
 
 
 class Servers:

@@ -160,7 +160,7 @@ def test_of_several_guesses_one_success_is_enough_but_what_was_asked_for_has_to_
 
 
 def test_the_order_of_agents_changes_nothing() -> None:
-    backwards = dict(reversed(AGENTS.items()))
+    backwards = dict(reversed(list(AGENTS.items())))
     for prompt in ("explore the plan, review it", "@plan @review", "verify"):
         options = {"enabled": True, "min_confidence": 0.2}
         assert plan_delegation(prompt, AGENTS, **options) == plan_delegation(prompt, backwards, **options)  # type: ignore[arg-type]

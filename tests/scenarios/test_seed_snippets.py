@@ -115,3 +115,102 @@ def test_on_a_local_http_server(name: str, tmp_path: Path) -> None:
 def test_of_several_machines(name: str, tmp_path: Path) -> None:
     piece = pieces()[name].replace("from a3s_code", "from tests.support.scripted_agent")
     assert run(BEFORE + piece + AFTER, tmp_path).count("True") == (2 if name == "parallel" else 0)
+
+
+# ---- seeds 002 and 003 ----------------------------------------------------------------------------------------------
+
+CONTROL = ("state = await session.run_control_snapshot_async()\n", '"用户停止运行"})\n')
+CLOSE = ("session.close()\nif session.is_closed():\n", "    pass\n")
+REGISTRY = ("ids = agent.list_sessions()\n", "print(agent.is_closed())\n")
+TAGS_002 = ("opts = SessionOptions()\n", "print(session.tenant_id, session.principal)\n")
+TAGS_003 = ("opts = SessionOptions()\nopts.tenant_id", "# 'trace-example'\n")
+GUARD = ("class MyGuard:\n", "session.set_budget_guard(None)\n")
+OPENED = """
+from fanfold import SessionOptions
+from tests.support.scripted_agent import Agent
+agent = Agent.create("agent.acl")
+open_session = agent.session
+agent.session = lambda workspace, *more: open_session(".", *more)
+session = agent.session("/repo")
+"""
+GUARDED = """
+metered = []
+over_limit = lambda session_id, tokens: metered and tokens > 0
+meter = lambda session_id, usage: metered.append(usage["total_tokens"])
+"""
+USED = """
+session = agent.session("/path/to/project", opts)
+assert session.send("first").text and metered[0] > 0
+try:
+    session.send("second")
+except RuntimeError as error:
+    assert str(error) == "Budget exhausted on 'tokens': monthly cap reached", error
+else:
+    raise AssertionError("the guard was not asked")
+session.set_budget_guard(None)
+assert session.send("third").text and len(metered) == 1
+agent.close()
+"""
+CONTROLLED = """
+import asyncio
+from fanfold import Agent
+from fanfold.errors import RunCancelledError
+from fanfold.testing import ScriptedModel
+
+async def ask(request):
+    await asyncio.Event().wait()
+
+async def control(session):
+{snippet}
+    return receipt
+
+async def main():
+    agent = await Agent.create_async(models={{"a/b": ScriptedModel(ask)}})
+    async with agent, await agent.session_async(".") as session:
+        run = asyncio.create_task(session.send_async("go"))
+        while (state := await session.run_control_snapshot_async()) is None or not state.get("turn_id"):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        receipt = await control(session)
+        assert receipt["operation"] == "steer"
+        try:
+            await run
+        except RunCancelledError:
+            print((await session.runs_async())[-1]["status"])
+        assert await session.run_control_snapshot_async() is None
+
+asyncio.run(main())
+"""
+
+
+def piece(seed: str, place: tuple[str, str]) -> str:
+    [path] = SEEDS.glob(f"{seed}_*.txt")
+    text = path.read_text()
+    start = text.index(place[0])
+    return text[start : text.index(place[1], start) + len(place[1])]
+
+
+def test_of_run_control(tmp_path: Path) -> None:
+    snippet = "".join(f"    {line}\n" for line in piece("002", CONTROL).splitlines())
+    assert run(CONTROLLED.format(snippet=snippet), tmp_path) == "accepted\ncancelled\n"
+
+
+def test_of_closing_a_session(tmp_path: Path) -> None:
+    after = "assert session.is_closed()\nsession.close()\nagent.close()\n"
+    assert run(OPENED + piece("002", CLOSE) + after, tmp_path) == ""
+
+
+def test_of_the_agents_registry(tmp_path: Path) -> None:
+    assert run(OPENED + piece("002", REGISTRY), tmp_path) == "True\n"
+
+
+def test_of_identity_tags(tmp_path: Path) -> None:
+    assert run(OPENED + piece("002", TAGS_002) + "agent.close()\n", tmp_path) == "tenant-example principal-example\n"
+    expected = "tenant-example\nprincipal-example\nagent-template-example\ntrace-example\n"
+    assert run(OPENED + piece("003", TAGS_003) + "agent.close()\n", tmp_path) == expected
+
+
+def test_of_the_budget_guard(tmp_path: Path) -> None:
+    snippet = piece("003", GUARD)
+    assert "def record_after_llm" in snippet
+    assert run(OPENED + GUARDED + snippet + USED, tmp_path) == ""

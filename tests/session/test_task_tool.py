@@ -171,7 +171,14 @@ def test_a_call_that_cannot_be_meant_so_starts_nothing(args: JsonObject, says: s
 
 def test_what_the_tool_words_better_passes_the_schema_of_its_parameters() -> None:
     schema = compile_schema(tool(HostExecutor()).spec.parameters)
-    for args in ({"tasks": []}, tasks(33), tasks(1, timeout_ms=0), item(), tasks(1, min_success_count=9)):
+    accepted: list[JsonObject] = [
+        {"tasks": []},
+        tasks(33),
+        tasks(1, timeout_ms=0),
+        item(),
+        tasks(1, min_success_count=9),
+    ]
+    for args in accepted:
         assert schema.validate(args) == ()
     assert schema.validate({"tasks": [{"agent": "plan"}]}) != ()
 
@@ -195,7 +202,7 @@ def test_a_model_is_told_of_the_agents_that_there_are_but_not_of_hidden_ones() -
         "secret": AgentDefinition(name="secret", description="s", is_hidden=True),
     }
     named = tool(HostExecutor(), agents=agents)
-    assert (named.spec.name, named.spec.is_read_only, named.spec.is_parallel_safe) == ("task", False, True)
+    assert (named.spec.name, named.spec.is_read_only, named.spec.is_parallel_safe) == ("task", True, True)
     lines = named.spec.description.split("Agents:\n")[1].split("\n")
     assert lines[0] == f"- plan: {BUILTIN_AGENTS['plan'].description}"
     assert (len(lines), len(lines[1])) == (2, len("- long: ") + 300)
@@ -219,7 +226,8 @@ def test_tasks_run_together_and_their_results_keep_the_order_of_the_call() -> No
         return await tool(HostExecutor(answer)).run(tasks(3), Told().scope())
 
     output = asyncio.run(main())
-    assert [row["output_excerpt"] for row in output.metadata["results"]] == ["p0", "p1", "p2"]  # type: ignore[index,union-attr,call-overload]
+    rows: Any = output.metadata["results"]
+    assert [row["output_excerpt"] for row in rows] == ["p0", "p1", "p2"]
     assert output.output == (
         "3 of 3 tasks succeeded.\n\n"
         "## 1. explore: about p0 (succeeded)\np0\n\n"

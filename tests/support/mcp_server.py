@@ -116,7 +116,8 @@ def spawn(token: str) -> mcp_types.CallToolResult:
 async def grow(name: str, context: Context[Any]) -> mcp_types.CallToolResult:
     """One more tool, and a word to the client about it."""
     server.add_tool(nothing, name=name)
-    await context.session.send_tool_list_changed()
+    await context.session.send_tool_list_changed()  # in the way of 2025
+    await context.notify_tools_changed()  # and in that of 2026
     return answer("grown")
 
 

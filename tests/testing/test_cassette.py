@@ -426,9 +426,7 @@ def without_secret(text: str) -> str:
 
 def test_scrubbed_text_is_nowhere_in_the_file_and_does_not_keep_a_replay_from_matching(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    reply = ModelReply(
-        text="your s3cret", reasoning="s3cret!", calls=(ToolCall("1", "read", {"path": ["s3cret"]}),)
-    )
+    reply = ModelReply(text="your s3cret", reasoning="s3cret!", calls=(ToolCall("1", "read", {"path": ["s3cret"]}),))
     asked = request("my s3cret", ToolMessage("1", "read", True, "s3cret"), system="s3cret", tools=(READ,))
     pieces = (("text", "your s3c"), ("reasoning", "s3"), ("text", "ret"), ("reasoning", "cret!"))
     live = Cassette(path, "record", inner=Speaker(reply, *pieces), scrub=without_secret)

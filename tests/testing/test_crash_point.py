@@ -137,7 +137,9 @@ def test_a_session_goes_on_after_a_crash_at_each_of_its_places(tmp_path: Path) -
         assert asyncio.run(crashing_session.run(workspace, CrashPoint(), later, resumes=True)) == ANSWER
         assert lines(workspace) == ["line 1", "line 2"]
         # No recorded answer is asked for again: at most the call in which the process died is.
-        assert len(model.requests) + len(later.requests) <= 3 + point.place.startswith(("after a call", "before the append of model"))
+        assert len(model.requests) + len(later.requests) <= 3 + point.place.startswith(
+            ("after a call", "before the append of model")
+        )
         places.append(point.place)
     assert places[-1] == ""
     assert len(places) == 2 * 3 + 2 * 2 + 2 * 6 + 1  # model calls, tool runs, facts; and the run that lives
@@ -208,8 +210,8 @@ def test_a_resumable_fan_out_goes_on_after_a_crash_at_each_change_of_its_store()
                 asyncio.run(execute_steps_parallel_resumable(steps, specs, "w", point.store(store)))
             outcomes = asyncio.run(execute_steps_parallel_resumable(steps, specs, "w", store))
         assert [outcome.success for outcome in outcomes] == [True] * 3
-        if point.has_crashed and "removal" not in point.place:
-            assert len(steps.runs) <= 4
+        if point.has_crashed and point.place != "after the removal of workflow/w":
+            assert len(steps.runs) <= 3 + 2  # the one that was being written, and the one that ran meanwhile
         died.append(point.place)
     assert len(died) > 6
     assert all("the append to" in place or "the removal of" in place for place in died[:-1])

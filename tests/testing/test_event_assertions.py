@@ -71,7 +71,10 @@ def test_events_that_are_as_the_pattern_says_pass(pattern: Any) -> None:
             "event 5 is 'tool_end'; item 2 of the pattern wants 'turn_start'",
         ),
         ([..., "turn_start"], "event 7 is 'agent_end'; item 1 of the pattern wants 'turn_start'"),
-        ([..., ("turn_start", {"turn": 1}), "agent_end"], "event 2 is 'tool_start'; item 2 of the pattern wants 'agent_end'"),
+        (
+            [..., ("turn_start", {"turn": 1}), "agent_end"],
+            "event 2 is 'tool_start'; item 2 of the pattern wants 'agent_end'",
+        ),
         ([..., "tool_end", ..., "tool_start", ..., "tool_start", ...], "item 5 of the pattern is nowhere from event 5"),
         ([..., "agent_end", ..., "agent_end"], "the events end here; item 3 of the pattern is nowhere from event 8 on"),
         ([*(each.type for each in RUN), "more"], "the events end here; item 8 of the pattern wants 'more'"),
@@ -94,7 +97,8 @@ def test_a_failure_shows_the_events_around() -> None:
         "    4 tool_start {'id': 'c2', 'name': 'ls'}",
         ">   5 tool_end {'id': 'c2', 'name': 'ls', 'exit_code': 1, 'output': 'no'}",
         "    6 turn_start {'turn': 2}",
-        "    7 agent_end {'text': 'done', 'usage': {'total_tokens': 3, 'prompt_tokens': 2}, 'tools': ['read', {'name': 'ls'}]}",
+        "    7 agent_end {'text': 'done', 'usage': {'total_tokens': 3, 'prompt_tokens': 2}, 'tools': "
+        "['read', {'name': 'ls'}]}",
     ]
 
 
@@ -136,7 +140,8 @@ def test_it_passes_exactly_when_a_regular_expression_does(kinds: list[str], patt
 
 def test_all_short_patterns_agree_with_regular_expressions() -> None:
     for size in range(4):
-        for pattern in product(["a", "b", ...], repeat=size):
+        signs: list[Any] = ["a", "b", ...]
+        for pattern in product(signs, repeat=size):
             expression = "".join(".*" if item is ... else str(item) for item in pattern)
             for length in range(4):
                 for kinds in product("ab", repeat=length):

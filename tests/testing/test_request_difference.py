@@ -25,9 +25,7 @@ def changed(**fields: Any) -> ModelRequest:
 
 
 def tool(**fields: Any) -> Any:
-    return type(READ)(
-        **{"name": "read", "description": READ.description, "parameters": READ.parameters, **fields}
-    )
+    return type(READ)(**{"name": "read", "description": READ.description, "parameters": READ.parameters, **fields})
 
 
 @pytest.mark.parametrize(
@@ -129,17 +127,16 @@ def test_a_miss_shows_the_nearest_recording_with_its_line(tmp_path: Path) -> Non
     cassette = recorded(path, request("count the apples"), request("what is the weather in Bergen?"), request("sing"))
     ask(cassette, request("sing"))
     miss = miss_of(cassette, request("what is the weather in Oslo?"))
-    line = path.read_text()[: path.read_text().index("weather")].count("\n")
-    place = next(
-        number for number, each in enumerate(path.read_text().split("\n")[:line], 1) if each == "    {" and number > 10
-    )
+    near = recorded_request(request("what is the weather in Bergen?")).id()
+    lines = path.read_text().split("\n")
+    line = max(at for at in range(lines.index(f'      "id": "{near}",')) if lines[at] == "    {") + 1
     assert str(miss) == (
         f"{path} has no recording of this request (3 recorded, 2 not asked for yet).\n"
-        f"The nearest one, {recorded_request(request('what is the weather in Bergen?')).id()} at line {place}, differs in\n"
+        f"The nearest one, {near} at line {line}, differs in\n"
         "  messages[0].text (user):  (- recorded, + asked)\n"
         "    -what is the weather in Bergen?\n"
         "    +what is the weather in Oslo?\n"
-        f"To record: Cassette({str(path)!r}, \"record\", inner=<a ModelClient>)"
+        f'To record: Cassette({str(path)!r}, "record", inner=<a ModelClient>)'
     )
     assert miss.difference in str(miss).replace("\n  ", "\n")
     assert miss.path == str(path)
@@ -155,7 +152,10 @@ def test_of_two_that_are_equally_near_the_one_that_was_not_asked_for_is_shown(tm
 def test_the_nearest_of_a_conversation_is_the_one_with_the_same_past(tmp_path: Path) -> None:
     past = ("tell me about trees", AssistantMessage("They are tall."))
     cassette = recorded(
-        tmp_path / "c.json", request("go on, please"), request(*past, "go on, I beg you"), request("tell me about trees")
+        tmp_path / "c.json",
+        request("go on, please"),
+        request(*past, "go on, I beg you"),
+        request("tell me about trees"),
     )
     shown = str(miss_of(cassette, request(*past, "go on, please")))
     assert "messages[2].text" in shown

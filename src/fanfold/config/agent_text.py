@@ -97,8 +97,10 @@ class _Keys:
         for each in tools or ():
             if each.has_pattern:
                 self._fault("tools", f"of a worker's tools give the names; {each.rule} belongs under permissions")
-        has_inheritance = "confirmation_inheritance" in reader.table.entries
-        inheritance = reader.choice("confirmation_inheritance", "inherit_parent", _INHERITANCES)
+        has_inheritance = self._is_given("confirmation_inheritance")
+        inheritance: ConfirmationInheritance = reader.choice(
+            "confirmation_inheritance", "inherit_parent", _INHERITANCES
+        )
         worker = WorkerAgentSpec(
             name=self._name(),
             description=reader.text("description", ""),

@@ -123,7 +123,7 @@ class _Converter:
 
     def _scalar(self, node: yaml.ScalarNode, path: str) -> Value | None:
         try:
-            return Plain(self._loader.construct_object(node), self.place(node))
+            return Plain(cast("Any", self._loader).construct_object(node), self.place(node))
         except ValueError:  # `!!int x`, or thousands of digits
             self._problems.add(self.place(node), f"{path}: this is no {str(node.tag).removeprefix(_TAG)}")
         except KeyError:  # `!!bool x`

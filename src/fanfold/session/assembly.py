@@ -1,6 +1,7 @@
 """Assembly: a session put together from what its agent gives it."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from fanfold.contracts.runs import SessionRetentionLimits
 from fanfold.env import HostEnv
 from fanfold.errors import RunControlError
 from fanfold.options import BUDGET_GUARD_TIMEOUT_MS, SessionOptions
+from fanfold.orchestration.control import FanOutControl
 from fanfold.portal import Portal
 from fanfold.protocols import FactLog, Tool, ToolServer
 from fanfold.session.budget import BudgetGate
-from fanfold.session.builtin_commands import builtin_commands
 from fanfold.session.child import TaskExecutor
 from fanfold.session.conversation import Conversation
 from fanfold.session.hooks import Hooks
@@ -60,6 +61,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     max_tool_rounds: int | None
     connect: ConnectServer
     read_agents: ReadAgents
+    keep_text: Callable[[str], Awaitable[str | None]]
+    """Keeps what is too long to be shown to a model; where it can read it, or None."""
     on_close: Callable[[Session], Coroutine[Any, Any, None]]
     warnings: Sequence[str] = ()
 
@@ -98,13 +101,17 @@ def assemble(parts: Parts) -> Session:
         streams_partials=bool(options.stream_partials),
         parent_session_id=session_id,
     )
+    fan_outs: weakref.WeakSet[FanOutControl] = weakref.WeakSet()
     if options.manual_delegation_enabled is not False:
         toolbox.offer_tasks(
             TaskTool(
                 executor=executor,
                 env=env,
                 agents=parts.agents,
-                launch=lambda spec, work: operations.start(work, is_exclusive=False),
+                tracker=tracker,
+                launch=lambda _, work: operations.start(work, is_exclusive=False),
+                new_control=lambda: _known(FanOutControl(), fan_outs),
+                keep=parts.keep_text,
             )
         )
     composer.check()
@@ -136,6 +143,7 @@ def assemble(parts: Parts) -> Session:
         executor=executor,
         store=options.session_store,
         operations=operations,
+        fan_outs=fan_outs,
         inbox=inbox,
         conversation=conversation,
         prompting=prompting,
@@ -145,7 +153,6 @@ def assemble(parts: Parts) -> Session:
         saved=saved,
         hooks=hooks,
         budget=budget,
-        commands=builtin_commands(),
         toolbox=toolbox,
         composer=composer,
         agents=parts.agents,
@@ -154,6 +161,11 @@ def assemble(parts: Parts) -> Session:
         on_close=parts.on_close,
         warnings=parts.warnings,
     )
+
+
+def _known(control: FanOutControl, fan_outs: "weakref.WeakSet[FanOutControl]") -> FanOutControl:
+    fan_outs.add(control)
+    return control
 
 
 def _saved(parts: Parts, composer: Composer, runs: Runs, tracker: Tracker) -> SavedConversation | None:

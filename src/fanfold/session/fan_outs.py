@@ -41,6 +41,7 @@ class FanOuts:
         store: SessionStore | None,
         env: HostEnv,
         operations: Operations,
+        fan_outs: "weakref.WeakSet[FanOutControl]",
     ) -> None:
         self.portal = portal
         self._session_id = session_id
@@ -50,7 +51,7 @@ class FanOuts:
         self._store = store
         self._env = env
         self._operations = operations
-        self._controls: weakref.WeakSet[FanOutControl] = weakref.WeakSet()
+        self._controls = fan_outs
         self._workflows: set[Workflow] = set()
         """Those that are not closed, as far as is known: one that was dropped open still has its lease."""
 

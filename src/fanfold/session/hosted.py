@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from fanfold.contracts.agents import AgentDefinition, WorkerAgentSpec
@@ -14,6 +15,7 @@ from fanfold.options import BUDGET_GUARD_TIMEOUT_MS
 from fanfold.portal import blocking, on_loop
 from fanfold.protocols import EventSink, HookHandler, ToolServer
 from fanfold.session.budget import BudgetGate
+from fanfold.session.builtin_commands import builtin_commands
 from fanfold.session.commands import CommandHandler, CommandInfo, CommandRegistry
 from fanfold.session.hooks import Hooks
 from fanfold.session.setup import Composer
@@ -33,7 +35,6 @@ class Hosted(Watched):
         *,
         hooks: Hooks,
         budget: BudgetGate,
-        commands: CommandRegistry,
         toolbox: Toolbox,
         composer: Composer,
         agents: dict[str, AgentDefinition],
@@ -44,7 +45,6 @@ class Hosted(Watched):
         super().__init__(**rest)
         self._hooks = hooks
         self._budget = budget
-        self._commands = commands
         self._toolbox = toolbox
         self._composer = composer
         self._agents = agents
@@ -52,6 +52,10 @@ class Hosted(Watched):
         self._read_agents = read_agents
 
     # ---- hooks, budget, commands ----
+
+    @cached_property
+    def _commands(self) -> CommandRegistry:
+        return builtin_commands()  # most sessions hear no command at all
 
     def register_hook(
         self,

@@ -1,5 +1,6 @@
 """What a call of `task` asks for: its arguments, checked before anything starts (notes 5.7)."""
 
+from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -158,6 +159,7 @@ PARAMETERS: JsonObject = {
 }
 
 
+@lru_cache(maxsize=64)
 def task_spec(agents: str) -> ToolSpec:
     """The tool as a model is told of it; `agents` lists them."""
     return ToolSpec(
@@ -165,5 +167,6 @@ def task_spec(agents: str) -> ToolSpec:
         description="Have agents do tasks of their own, and get their final answers. Give several tasks in one call "
         f"to have them done at the same time. Agents:\n{agents}",
         parameters=PARAMETERS,
+        is_read_only=True,  # what its agents do is asked about at each of their calls
         is_parallel_safe=True,
     )

@@ -319,7 +319,7 @@ def _with_lines(value: JsonObject) -> JsonObject:
 
 
 def readable(value: Any, indent: int, lead: str = "") -> str:
-    """JSON whose objects and lists stand on one line, behind `lead`, where they fit; otherwise each item has its own."""
+    """JSON whose objects and lists stand on one line behind `lead` where they fit; otherwise each item has its own."""
     line = lead + json.dumps(value, ensure_ascii=False)
     if indent + len(line) < LINE_WIDTH or not isinstance(value, dict | list | tuple) or not value:
         return line

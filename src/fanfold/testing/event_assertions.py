@@ -70,11 +70,10 @@ def _groups(pattern: EventPattern) -> list[list[_Wanted]]:
 
 
 def _pair(place: int, item: object) -> _Wanted:
-    match item:
-        case (str() as kind, Mapping() as payload):
-            return _Wanted(place, kind, cast("Mapping[str, Any]", payload))
-        case _:
-            raise UsageError(f"item {place} of the pattern is no type, no (type, payload) pair and no '...': {item!r}")
+    pair: tuple[object, ...] = cast("tuple[object, ...]", item) if isinstance(item, tuple) else ()
+    if len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Mapping):
+        return _Wanted(place, pair[0], cast("Mapping[str, Any]", pair[1]))
+    raise UsageError(f"item {place} of the pattern is no type, no (type, payload) pair and no '...': {item!r}")
 
 
 def _stop_of(events: Sequence[AgentEvent], groups: Sequence[list[_Wanted]]) -> _Stop | None:

@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from fanfold.env import HostEnv
     from fanfold.protocols import ModelCapabilities, ModelClient
-    from fanfold.testing.cassette import Cassette
+    from fanfold.testing.cassette import Cassette, CassetteMode
     from fanfold.testing.clock import ManualClock
     from fanfold.testing.scripted import Script, ScriptedModel
     from fanfold.testing.session_factory import SessionFactory
@@ -45,7 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """A miss fails the test even when the code under test made something else of it."""
     yield
-    for cassette in item.stash.get(_cassettes, []):
+    made: list[Cassette] = item.stash.get(_cassettes, [])
+    for cassette in made:
         if cassette.misses:
             pytest.fail(str(cassette.misses[0]), pytrace=False)
 
@@ -117,7 +118,7 @@ def cassette(
     """
     from fanfold.testing.cassette import Cassette
 
-    mode = request.config.getoption("fanfold_cassettes")
+    mode: CassetteMode = request.config.getoption("fanfold_cassettes", default="replay")
     if cassette_model is None and mode in ("record", "live"):
         pytest.fail(
             f"--fanfold-cassettes={mode} needs a model: define a fixture `cassette_model` that returns one, such as "

@@ -28,13 +28,13 @@ def nearest(asked: RecordedRequest, recorded: Sequence[RecordedRequest]) -> int 
 
 def _likeness(asked: RecordedRequest, other: RecordedRequest) -> float:
     fields = ("model", "system", "tools", "output_schema", "max_output_tokens", "temperature")
-    same_fields = sum(getattr(asked, name) == getattr(other, name) for name in fields) / len(fields)
+    same = [name for name in fields if getattr(asked, name) == getattr(other, name)]
     longest = max(len(asked.messages), len(other.messages), 1)
     same_messages = sum(one == two for one, two in zip(asked.messages, other.messages, strict=False)) / longest
     one, two = _newest(asked), _newest(other)
     same_letters = difflib.SequenceMatcher(None, one, two, autojunk=False).quick_ratio()
     same_start = _first_difference(one, two) / max(len(one), len(two), 1)
-    return same_fields + 2 * same_messages + same_letters + same_start
+    return len(same) / len(fields) + 2 * same_messages + same_letters + same_start
 
 
 def _newest(request: RecordedRequest) -> str:

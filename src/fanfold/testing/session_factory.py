@@ -63,7 +63,7 @@ class SessionFactory:
         return agent.session(workspace or self._workspace, **of_session)
 
     def _model(self, script: Script | ModelClient) -> ModelClient:
-        model = cast(ModelClient, script) if hasattr(script, "generate") else ScriptedModel(cast(Script, script))
+        model = cast(ModelClient, script) if hasattr(script, "generate") else ScriptedModel(script)
         if isinstance(model, ScriptedModel):
             self._models.append(model)
         return model
@@ -112,4 +112,6 @@ async def _tasks_left() -> list[str]:
 
 
 def _by_name(tools: Iterable[Tool] | Mapping[str, Tool]) -> Mapping[str, Tool]:
-    return tools if isinstance(tools, Mapping) else {tool.spec.name: tool for tool in tools}
+    if isinstance(tools, Mapping):
+        return cast("Mapping[str, Tool]", tools)
+    return {tool.spec.name: tool for tool in tools}
