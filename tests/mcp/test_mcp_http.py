@@ -39,9 +39,9 @@ def test_tools_are_listed_and_called(options: tuple[str, ...]) -> None:
 @KINDS
 def test_a_call_without_an_answer_ends_in_time_and_the_next_one_works(options: tuple[str, ...], tmp_path: Path) -> None:
     async def main() -> None:
-        async with http_server(*options) as (url, _), connected(settings(url, timeout_ms=3000)) as server:
+        async with http_server(*options) as (url, _), connected(settings(url, timeout_ms=2000)) as server:
             late = await called(server, "hang", mark=str(tmp_path / "mark"))
-            assert late.output == "MCP server 'net' gave no answer to 'hang' within 3000 ms"
+            assert late.output == "MCP server 'net' gave no answer to 'hang' within 2000 ms"
             assert (await called(server, "echo", text="on")).output == "on"
 
     asyncio.run(main())

@@ -103,7 +103,7 @@ def test_a_long_difference_is_cut() -> None:
 
 def test_nothing_in_a_difference_speaks_to_the_terminal() -> None:
     shown = between(request("a\x1b[31m\r"), request("b\x07"))
-    assert shown.isprintable() or set(shown) - set("\n") == {each for each in shown if each.isprintable()}
+    assert all(line.isprintable() for line in shown.split("\n"))
     assert "-a\\x1b[31m\\r" in shown
 
 

@@ -45,19 +45,14 @@ def normal_url(url: str) -> str:
     """The one spelling of an http(s) URL: what is judged is then also what is fetched.
 
     Scheme and host are in lower case and ASCII, the port is left out where it is the scheme's own, escapes that stand
-    for plain characters are resolved, so are `.` and `..`, and there is no fragment. What is no such URL stays as it is.
+    for plain characters are resolved, so are `.` and `..`, and there is no fragment. What is no such URL is given back.
     """
     try:
         parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
+        is_one = parts.scheme in _DEFAULT_PORTS and parts.hostname and len(url) <= MAX_URL_CHARACTERS
+        return _spelled(parts) if is_one else url
+    except ValueError:  # a bad port, half of a surrogate pair
         return url
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or len(url) > MAX_URL_CHARACTERS:
-        return url
-    host = _plain_host(parts.hostname)
-    shown_port = "" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}"
-    query = f"?{_escaped(parts.query)}" if parts.query else ""
-    return f"{parts.scheme}://{_userinfo(parts)}{host}{shown_port}{_path(parts.path)}{query}"
 
 
 def url_pattern(pattern: str) -> str:
@@ -70,6 +65,13 @@ def url_pattern(pattern: str) -> str:
     scheme, slashes, rest = pattern.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme.lower()}{slashes}{host.lower()}{slash}{path}" if slashes else pattern
+
+
+def _spelled(parts: SplitResult) -> str:
+    host, port = _plain_host(parts.hostname or ""), parts.port
+    shown_port = "" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}"
+    query = f"?{_escaped(parts.query)}" if parts.query else ""
+    return f"{parts.scheme}://{_userinfo(parts)}{host}{shown_port}{_path(parts.path)}{query}"
 
 
 def _plain_host(host: str) -> str:

@@ -37,7 +37,11 @@ async def connect(settings: McpServerSettings, *, workspace: Path | None = None)
 def _load() -> None:
     try:
         importlib.import_module("fanfold.mcp.server")
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if (error.name or "").partition(".")[0] not in _SDK:
             raise
-        raise MissingExtraError(feature="the MCP client", install="pip install 'fanfold[mcp]'") from error
+        # One that is there but lacks something is of another version.
+        reason = "" if isinstance(error, ModuleNotFoundError) else str(error)
+        raise MissingExtraError(
+            feature="the MCP client", install="pip install 'fanfold[mcp]'", reason=reason
+        ) from error

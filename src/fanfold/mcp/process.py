@@ -35,11 +35,7 @@ _PASSED_ON = {
 
 def minimal_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The part of `environment` without which programs do not work, and that holds no secret."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name.upper() in _PASSED_ON or (name.startswith("LC_") and "()" not in value)
-    }
+    return {name: value for name, value in environment.items() if name.upper() in _PASSED_ON or name.startswith("LC_")}
 
 
 class ServerProcess(asyncio.SubprocessProtocol):

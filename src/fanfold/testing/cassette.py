@@ -213,11 +213,12 @@ class Cassette:
 
     def _recorder(self) -> CassettePart:
         if self._part is None:
+            capabilities = self.capabilities  # which a model that cannot be had refuses
             part = CassettePart(self.path)
             if _signature(self.path) != self._signature:
                 part.release()
                 raise UsageError(f"the cassette {self.path} was changed since it was opened; open it anew")
-            part.begin(self.capabilities)
+            part.begin(capabilities)
             self._part = part
         return self._part
 

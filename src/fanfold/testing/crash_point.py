@@ -132,7 +132,7 @@ class CrashPoint:
 
     async def _die(self, place: str) -> None:
         if self._how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))  # on Windows the latter is as hard
         self.place = place
         for end in self._ends:
             await end()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -45,8 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """A miss fails the test even when the code under test made something else of it."""
     yield
-    made: list[Cassette] = item.stash.get(_cassettes, [])
-    for cassette in made:
+    for cassette in item.stash.get(_cassettes, None) or ():
         if cassette.misses:
             pytest.fail(str(cassette.misses[0]), pytrace=False)
 
@@ -118,7 +117,7 @@ def cassette(
     """
     from fanfold.testing.cassette import Cassette
 
-    mode: CassetteMode = request.config.getoption("fanfold_cassettes", default="replay")
+    mode = cast("CassetteMode", request.config.getoption("fanfold_cassettes"))
     if cassette_model is None and mode in ("record", "live"):
         pytest.fail(
             f"--fanfold-cassettes={mode} needs a model: define a fixture `cassette_model` that returns one, such as "

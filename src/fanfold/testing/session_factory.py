@@ -63,7 +63,8 @@ class SessionFactory:
         return agent.session(workspace or self._workspace, **of_session)
 
     def _model(self, script: Script | ModelClient) -> ModelClient:
-        model = cast(ModelClient, script) if hasattr(script, "generate") else ScriptedModel(script)
+        given: Any = script
+        model: ModelClient = given if hasattr(given, "generate") else ScriptedModel(given)
         if isinstance(model, ScriptedModel):
             self._models.append(model)
         return model

@@ -4,9 +4,11 @@ from fanfold.protocols import Tool
 from fanfold.tools import edit, ls, read, write
 from fanfold.tools.ask import AskUserTool
 from fanfold.tools.file_tool import FileTool
+from fanfold.tools.git import GitTool
 from fanfold.tools.plan import PlanTool
 from fanfold.tools.search import SearchTool
 from fanfold.tools.shell import BashTool
+from fanfold.tools.web_fetch import WebFetchTool
 from fanfold.tools.workspace import Workspace
 
 
@@ -19,6 +21,8 @@ def builtin_tools(workspace: Workspace, *, allow_unsandboxed_bash: bool) -> dict
         FileTool(ls.SPEC, workspace, ls.ls),
         SearchTool(workspace),
         BashTool(workspace, allow_unsandboxed_bash),
+        GitTool(workspace),
+        WebFetchTool(),
         PlanTool(),
         AskUserTool(),
     )
