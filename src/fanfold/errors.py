@@ -13,6 +13,7 @@
     │   ├── RunControlError     a steer or interrupt that was not accepted (`code` says why)
     │   ├── RunIdentityError    a run id that stands for other input
     │   ├── AlreadyActiveError  somebody runs the workflow (or whatever has that name) just now
+    │   ├── ControlError        a live session of another process could not be asked, or refused (`code` says why)
     │   └── SessionClosedError
     ├── RunError                this run ended; the session lives on
     │   ├── StepLimitError
@@ -173,6 +174,21 @@ class AlreadyActiveError(LifecycleError):
         super().__init__(f"{kind} '{known_as}' is already active" + (f" in {holder}" if holder else ""))
         self.name = name
         self.holder = holder
+
+
+class ControlError(LifecycleError):
+    """A live session of another process could not be asked, or refused what it was asked.
+
+    `code` is `CONTROL_UNAVAILABLE` (no process can be reached so on this machine), `CONTROL_UNREACHABLE` (that one ended
+    or kept silent), `NOT_SERVED`, `NOT_WAITING`, `ALREADY_ANSWERED`, `INVALID_REQUEST`, or that of the error which the
+    session raised, such as `NO_ACTIVE_RUN`.
+    """
+
+    code = "CONTROL_ERROR"
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class SessionClosedError(LifecycleError):

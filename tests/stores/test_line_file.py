@@ -110,3 +110,22 @@ def test_a_cut_moves_every_byte_from_its_start_on(tmp_path: Path, start: int) ->
     rest = (tmp_path / "t").read_bytes() if start else b""
     assert rest + kept_in.read_bytes() == b"one\nthree\n"
     assert len(rest) == start
+
+
+def test_what_is_set_aside_is_kept_whole_and_the_name_has_another_file(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(b"one\nthree\n")
+    file = LineFile.try_open(tmp_path / "t")
+    assert file is not None
+    before = file.inode
+    for number, content in enumerate([b"one\nthree\n", b"two\n"], 1):
+        kept_in = file.set_aside()
+        assert kept_in == tmp_path / f"t.aside-{number}"
+        assert kept_in.read_bytes() == content
+        assert (tmp_path / "t").read_bytes() == b""
+        assert LineFile.try_open(tmp_path / "t") is None  # it is still ours
+        file.write(b"two\n")
+        file.keep(4)
+    assert file.inode != before
+    file.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t", "t.aside-1", "t.aside-2"]
+    assert (tmp_path / "t").read_bytes() == b"two\n"

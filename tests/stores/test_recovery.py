@@ -98,6 +98,16 @@ def test_a_file_that_took_the_place_of_a_lost_one_is_left_alone(dead: Path) -> N
     assert (dead / "c.jsonl").read_bytes() == b"".join(lines_of(_ROUNDS))
 
 
+@pytest.mark.parametrize("then", [[], ["key-1"], ["key-1", "key-2", "key-3", "key-4", "key-5"]])
+def test_what_was_set_aside_does_not_come_back(tmp_path: Path, then: list[str]) -> None:
+    after = f"await held[0].set_aside(); [await held[0].append([said(key)]) for key in {then}]; os.kill"
+    start_child(_COMMIT_AND_DIE.replace("os.kill", after), tmp_path).communicate(timeout=25)
+    assert len(list((tmp_path / "commits").glob("*.redo"))) == 1
+    assert [fact.key for fact in run(facts_in(tmp_path, "a"))] == then
+    assert (tmp_path / "a.jsonl.aside-1").read_bytes() == b"".join(lines_of(_ROUNDS))
+    assert (tmp_path / "b.jsonl").read_bytes() == b"".join(lines_of(_ROUNDS))
+
+
 def test_a_journal_stays_until_the_holder_of_an_incomplete_thread_lets_it_go(dead: Path) -> None:
     os.truncate(dead / "a.jsonl", 0)
     held = LineFile.try_open(dead / "b.jsonl")

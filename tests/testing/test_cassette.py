@@ -409,6 +409,14 @@ def test_half_a_line_at_the_end_of_an_unfinished_recording_is_cut_off(tmp_path: 
     assert os.listdir(tmp_path) == ["c.json"]
 
 
+def test_what_follows_half_a_line_can_be_taken_up_after_another_crash(tmp_path: Path) -> None:
+    path, part = tmp_path / "c.json", tmp_path / "c.json.part"
+    crash_while_recording(path)
+    part.write_bytes(part.read_bytes()[:-5])
+    asyncio.run(Cassette(path, "auto", inner=ScriptedModel(["anew"])).generate(request("other")))  # and never saved
+    assert texts(ask(Cassette(path, "auto"), HELLO, request("other"))) == ["paid for", "anew"]
+
+
 def test_recording_anew_does_not_take_up_what_a_crash_left(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     crash_while_recording(path)
@@ -440,6 +448,13 @@ def test_scrubbed_text_is_nowhere_in_the_file_and_does_not_keep_a_replay_from_ma
     assert heard_from(replayed, other) == [("reasoning", "<key>!"), ("text", "your <key>")]
     with pytest.raises(ProviderError, match="bad key <key>"):
         ask(replayed, request("fail"))
+
+
+def test_what_was_streamed_before_a_restart_is_scrubbed_too(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    pieces = (("text", "s3c"), ("text", "ret"), ("restart", ""), ("text", "Hel"), ("text", "lo"))
+    heard_from(Cassette(path, "record", inner=Speaker(ModelReply(text="Hello"), *pieces), scrub=without_secret))
+    assert heard_from(Cassette(path, scrub=without_secret)) == [("text", "<key>"), *pieces[2:]]
 
 
 def test_pieces_without_anything_to_scrub_stay_as_they_are(tmp_path: Path) -> None:

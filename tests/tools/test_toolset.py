@@ -22,7 +22,18 @@ Call = Callable[..., ToolOutput]
 
 def test_every_tool_is_there_under_its_own_name(workspace: Workspace) -> None:
     tools = builtin_tools(workspace, allow_unsandboxed_bash=False)
-    assert list(tools) == ["read", "write", "edit", "ls", "search", "bash", "update_plan", "ask_user"]
+    assert list(tools) == [
+        "read",
+        "write",
+        "edit",
+        "ls",
+        "search",
+        "bash",
+        "git",
+        "web_fetch",
+        "update_plan",
+        "ask_user",
+    ]
     assert all(tool.spec.name == name for name, tool in tools.items())
 
 
@@ -32,10 +43,11 @@ def test_flags_say_what_may_be_assumed(workspace: Workspace) -> None:
         "read",
         "ls",
         "search",
+        "git",
         "update_plan",
         "ask_user",
     }
-    assert {n for n, s in specs.items() if s.is_parallel_safe} == {"read", "ls", "search"}
+    assert {n for n, s in specs.items() if s.is_parallel_safe} == {"read", "ls", "search", "git", "web_fetch"}
 
 
 def test_specs_are_small_closed_and_valid_schemas(workspace: Workspace) -> None:

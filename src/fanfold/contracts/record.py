@@ -11,6 +11,9 @@ JsonValue = None | bool | int | float | str | list[Any] | dict[str, Any]
 JsonObject = dict[str, Any]
 
 
+_PLAIN = frozenset({str, int, float, bool})
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Attributes for code (`o.success`), keys for scripts (`o["success"]`, `o.get("structured")`, `dict(o)`).
 
@@ -50,7 +53,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> JsonObject:
         """Plain JSON-ready data, absent values left out."""
-        return {name: _plain(value) for name, value in self.items()}
+        return {
+            name: value if type(value) in _PLAIN else _plain(value)
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) is not None
+        }
 
 
 def _plain(value: Any) -> Any:

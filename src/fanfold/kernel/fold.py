@@ -28,6 +28,7 @@ from fanfold.contracts.messages import (
     Message,
     ToolCall,
     ToolMessage,
+    Usage,
     UserMessage,
     append,
 )
@@ -119,8 +120,8 @@ def _model_turned(state: SessionState, fact: Fact, payload: ModelTurn) -> Sessio
         state,
         steps=state.steps + 1,
         text=payload.text or state.text,
-        usage=state.usage if usage is None else state.usage + usage,
-        session_usage=state.session_usage if usage is None else state.session_usage + usage,
+        usage=_sum(state.usage, usage),
+        session_usage=_sum(state.session_usage, usage),
         context_tokens=state.context_tokens if usage is None else usage.total_tokens,
     )
     if isinstance(payload, TextTurn):
@@ -133,6 +134,12 @@ def _model_turned(state: SessionState, fact: Fact, payload: ModelTurn) -> Sessio
             history=state.history if state.is_aside else state.shown,
         )
     return replace(state, phase="calls", pending=calls, approved=frozenset(), rounds=state.rounds + 1)
+
+
+def _sum(before: Usage, more: Usage | None) -> Usage:
+    if more is None:
+        return before
+    return more if before is NO_USAGE else before + more  # most children make one call
 
 
 def _recorded_calls(payload: ModelTurn) -> tuple[RecordedCall, ...]:
@@ -194,8 +201,8 @@ def _compacted(state: SessionState, payload: Compacted) -> SessionState:
         context_tokens=sum(estimated_tokens(message) for message in transcript or ()),
         compacted_turn=state.turn,
         steps=state.steps + 1,
-        usage=state.usage if payload.usage is None else state.usage + payload.usage,
-        session_usage=state.session_usage if payload.usage is None else state.session_usage + payload.usage,
+        usage=_sum(state.usage, payload.usage),
+        session_usage=_sum(state.session_usage, payload.usage),
     )
 
 
@@ -246,7 +253,9 @@ def estimated_tokens(message: Message) -> int:
     """Bytes / 4, the usual rule of thumb, plus a little for the message's frame."""
     match message:
         case UserMessage():
-            size = len(message.text) + sum(_attachment_size(each) for each in message.attachments)
+            size = len(message.text)
+            for attachment in message.attachments:
+                size += _attachment_size(attachment)
         case AssistantMessage():
             size = len(message.text) + sum(_call_size(call) for call in message.calls)
         case ToolMessage():

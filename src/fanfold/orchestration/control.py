@@ -55,6 +55,11 @@ class FanOutControl:
         """Cancel the step if it runs; one of that id may start later."""
         self._on_loop(lambda: [scope for scope, running in self._running.items() if running == task_id])
 
+    @property
+    def has_running(self) -> bool:
+        """Some step runs, or waits for its place."""
+        return bool(self._running)
+
     def is_running(self, task_id: str) -> bool:
         return task_id in list(self._running.values())
 

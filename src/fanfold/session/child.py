@@ -162,34 +162,31 @@ class TaskExecutor:
         )
 
     def _emit_start(self, spec: AgentStepSpec, events: EventSink | None, started_ms: int) -> None:
-        started = event(
-            "subagent_start",
-            task_id=spec.task_id,
-            session_id=child_session_id(spec.task_id),
-            parent_session_id=spec.parent_session_id or self._parent_session_id,
-            agent=spec.agent,
-            description=spec.description,
-            started_ms=started_ms,
-        )
-        self._tracker(started)
+        payload = {
+            "task_id": spec.task_id,
+            "session_id": child_session_id(spec.task_id),
+            "parent_session_id": spec.parent_session_id or self._parent_session_id,
+            "agent": spec.agent,
+            "description": spec.description,
+            "started_ms": started_ms,
+        }
+        self._tracker.start(payload)
         if events is not None:
-            events(started)
+            events(AgentEvent(type="subagent_start", payload=payload))
 
     def _emit_end(self, spec: AgentStepSpec, events: EventSink | None, outcome: StepOutcome) -> None:
-        ended = event(
-            "subagent_end",
-            task_id=spec.task_id,
-            session_id=outcome.session_id,
-            agent=spec.agent,
-            output=outcome.output,
-            success=outcome.success,
-            finished_ms=self._env.clock.now_ms(),
-            duration_ms=outcome.duration_ms,
-            usage=(outcome.usage or NO_USAGE).to_dict(),
-        )
-        self._tracker(ended)
+        payload = {
+            "task_id": spec.task_id,
+            "session_id": outcome.session_id,
+            "agent": spec.agent,
+            "output": outcome.output,
+            "success": outcome.success,
+            "finished_ms": self._env.clock.now_ms(),
+        }
+        self._tracker.end(payload)
         if events is not None:
-            events(ended)
+            more = {"duration_ms": outcome.duration_ms, "usage": msgspec.to_builtins(outcome.usage or NO_USAGE)}
+            events(AgentEvent(type="subagent_end", payload={**payload, **more}))
 
 
 class _Within(msgspec.Struct):
@@ -238,7 +235,7 @@ class _Child:
         outcome = _judged(self._spec, state, may_be_thought=self._schema is not None)
         if outcome.success and self._schema is not None:
             outcome = await self._structured(driver, self._schema, outcome)
-        return replace(outcome, source_anchors=tuple(self._effects.tools.anchors.values()) or None)
+        return replace(outcome, source_anchors=self._effects.anchors() or None)
 
     def _first_prompt(self) -> str:
         self._demand_schema(is_repair=False)

@@ -97,7 +97,7 @@ class Driver:
         effects = self._effects
         while True:
             action = decide(self.state, self._setup.limits)
-            if isinstance(action, CallModel | Finish) and await self._apply_steers():
+            if self._has_steers() and isinstance(action, (CallModel, Finish)) and await self._apply_steers():
                 continue
             match action:
                 case Finish() | Idle():
@@ -126,6 +126,9 @@ class Driver:
         self.state = fold(added, self.state)
         if self._watcher is not None:
             await self._watcher.appended(added, self.state)
+
+    def _has_steers(self) -> bool:
+        return self._inbox is not None and self._inbox.waits
 
     async def _apply_steers(self) -> bool:
         """Record the steers that wait (notes 5.5); True when there were some, and so the turn is a new one."""

@@ -2,6 +2,7 @@
 
 from fanfold.contracts.facts import RecordedCall
 from fanfold.contracts.messages import ToolOutput
+from fanfold.contracts.steps import SourceAnchor
 from fanfold.kernel.fold import denial_text
 from fanfold.kernel.state import EMPTY
 from fanfold.session.gate import Gate
@@ -14,13 +15,31 @@ from fanfold.session.tool_calls import ToolCalls
 
 class Effects:
     def __init__(self, setup: AgentSetup, around: Surroundings) -> None:
-        gate = Gate(setup)
-        self._gate = gate
+        self._setup = setup
+        self._gate = Gate(setup)
         self.around = around
-        self.telling = telling = Telling(around)
-        self.model = ModelCalls(setup, around, telling, gate)
-        self.tools = ToolCalls(setup, around, telling, gate)
-        self.people = People(setup, around, telling, gate)
+        self.telling = Telling(around)
+        self.model = ModelCalls(setup, around, self.telling, self._gate)
+        self._tools: ToolCalls | None = None
+        self._people: People | None = None
+
+    # Most children answer in one turn: they get by without the other two.
+
+    @property
+    def tools(self) -> ToolCalls:
+        if self._tools is None:
+            self._tools = ToolCalls(self._setup, self.around, self.telling, self._gate)
+        return self._tools
+
+    @property
+    def people(self) -> People:
+        if self._people is None:
+            self._people = People(self._setup, self.around, self.telling, self._gate)
+        return self._people
+
+    def anchors(self) -> tuple[SourceAnchor, ...]:
+        """Places that successful tools read, in order, without repeats."""
+        return () if self._tools is None else tuple(self._tools.anchors.values())
 
     async def run_direct(self, call: RecordedCall, *, is_governed: bool) -> ToolOutput:
         """A call that the host makes itself: with hooks, budget and limits, and, `is_governed`, with the permission

@@ -278,6 +278,13 @@ class FanOuts:
             control.cancel_running(task_id)
         return bool(running)
 
+    def cancel_fan_outs(self) -> int:
+        """Cancel every fan-out that has steps under way, as its `FanOutControl` does; how many there were."""
+        running = [control for control in list(self._controls) if control.has_running]
+        for control in running:
+            control.cancel()
+        return len(running)
+
     # ---- checkpoints ----
 
     @on_loop

@@ -18,6 +18,8 @@ class PendingConfirmation(Record, frozen=True, kw_only=True):
     tool_name: str
     args: JsonObject | str
     session_id: str
+    since_ms: int | None = None
+    """When a run began to wait for it; None for what a log left parked, with no run that waits."""
 
 
 class PendingQuestion(Record, frozen=True, kw_only=True):
@@ -26,13 +28,17 @@ class PendingQuestion(Record, frozen=True, kw_only=True):
     options: list[str]
     allow_free_text: bool
     session_id: str
+    since_ms: int | None = None
+    """As in `PendingConfirmation`."""
 
 
 def is_question(call: RecordedCall) -> bool:
     return call.name == ASK_USER and isinstance(call.args, dict)
 
 
-def question_of(call: RecordedCall, question_id: str, session_id: str) -> PendingQuestion:
+def question_of(
+    call: RecordedCall, question_id: str, session_id: str, since_ms: int | None = None
+) -> PendingQuestion:
     """What a person is asked by a call of `ask_user`."""
     args: dict[str, Any] = call.args if isinstance(call.args, dict) else {}
     options = [str(each) for each in args.get("options", ())]
@@ -42,6 +48,7 @@ def question_of(call: RecordedCall, question_id: str, session_id: str) -> Pendin
         options=options,
         allow_free_text=bool(args.get("allow_free_text", not options)),
         session_id=session_id,
+        since_ms=since_ms,
     )
 
 

@@ -89,8 +89,9 @@ class ModelCalls:
         delegated = self._delegated(state)
         if delegated is not None:
             return delegated
-        await self._admit(state)
-        reservation = await self._reserve(state)
+        if self._is_governed():
+            await self._admit(state)
+        reservation = None if self._around.ledger is None else await self._reserve(state)
         self._turns += 1
         emit = self._telling.hear
         if emit is not None:
@@ -109,8 +110,9 @@ class ModelCalls:
         usage = _usage_of(reply, state)
         _settle(reservation, usage)
         if emit is not None:
-            emit(event("turn_end", turn=self._turns, usage=usage.to_dict()))
-        await self._generated(reply, usage)
+            emit(event("turn_end", turn=self._turns, usage=msgspec.to_builtins(usage)))
+        if self._is_governed():
+            await self._generated(reply, usage)
         place = f"{state.turn}:{state.cycle}"
         return NewFact(f"model:{place}", f"infer:{place}", self._as_turn(reply, usage))
 
@@ -124,6 +126,11 @@ class ModelCalls:
         place = f"{state.turn}:{state.cycle}"
         call = self._gate.record(ToolCall(f"auto-task-{state.turn}", TASK, args))
         return NewFact(f"model:{place}", f"infer:{place}", ToolTurn(call=call))
+
+    def _is_governed(self) -> bool:
+        """Somebody is to be asked, or told."""
+        hooks = self._around.hooks
+        return self._around.budget.is_set or hooks.hears("generate_start") or hooks.hears("generate_end")
 
     async def _admit(self, state: SessionState) -> None:
         """Ask the host's guard and its hooks whether the model may be called."""
@@ -181,13 +188,16 @@ class ModelCalls:
 
     async def _generate(self, request: ModelRequest, deltas: DeltaSink | None = None) -> ModelReply:
         """Raises ProviderError, `timeout` when the whole call takes longer than the session allows."""
+        work = call_foreign(self._setup.model.generate(request, deltas), _no_answer)
+        seconds = self._setup.model_timeout_seconds
+        if seconds is None:
+            return sound_reply(await work)
         try:
-            async with asyncio.timeout(self._setup.model_timeout_seconds) as limit:
-                return sound_reply(await call_foreign(self._setup.model.generate(request, deltas), _no_answer))
+            async with asyncio.timeout(seconds) as limit:
+                return sound_reply(await work)
         except TimeoutError:
             if not limit.expired():
                 raise
-            seconds = self._setup.model_timeout_seconds
             raise ProviderError(f"no answer within {seconds:g} s", kind="timeout", retryable=True) from None
 
     async def _readmit(self, state: SessionState) -> None:

@@ -47,7 +47,11 @@ class People:
             "confirmation_required", tool_id=tool_id, tool_name=call.name, args=call.args, timeout_ms=timeout_ms
         )
         item = PendingConfirmation(
-            tool_id=tool_id, tool_name=call.name, args=call.args, session_id=self._around.session_id
+            tool_id=tool_id,
+            tool_name=call.name,
+            args=call.args,
+            session_id=self._around.session_id,
+            since_ms=self._around.env.clock.now_ms(),
         )
         await self._tell_parked(state)
         self._refuse_if_nobody_answers(tool_id, call, f"approval of {call.name}({_excerpt(call.args)})")
@@ -93,7 +97,7 @@ class People:
         if refusal is not None:
             return result_fact(state, call, ToolOutput(output=refusal, exit_code=1))
         question_id = self._around.inbox.free_id(self._around.id_prefix + call.id)
-        item = question_of(call, question_id, self._around.session_id)
+        item = question_of(call, question_id, self._around.session_id, self._around.env.clock.now_ms())
         self._telling.tell(
             "user_question",
             question_id=question_id,

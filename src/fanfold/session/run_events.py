@@ -56,7 +56,8 @@ class RunEvents:
 
     def record(self, item: AgentEvent) -> AgentEvent:
         """Keep it, and give it back as it is kept; the listener is not told."""
-        self._close_delta()
+        if self._open is not None:
+            self._close_delta()
         told = AgentEvent(type=item.type, payload=item.payload, metadata=self._metadata(item.metadata))
         self._keep(told)
         return told

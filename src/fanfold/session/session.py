@@ -242,7 +242,7 @@ class Session(Hosted):
         waiting = self._inbox.confirmations()
         parked = [
             PendingConfirmation(tool_id=call.id, tool_name=call.name, args=call.args, session_id=self._session_id)
-            for call in self._conversation.parked_calls()
+            for call in self._left_parked()
             if call.needs_confirmation
         ]
         return waiting + [each for each in parked if each.tool_id not in {one.tool_id for one in waiting}]
@@ -250,9 +250,12 @@ class Session(Hosted):
     def pending_questions(self) -> list[PendingQuestion]:
         """Questions that wait for an answer, likewise."""
         waiting = self._inbox.questions()
-        calls = self._conversation.parked_calls()
-        parked = [question_of(call, call.id, self._session_id) for call in calls if is_question(call)]
+        parked = [question_of(call, call.id, self._session_id) for call in self._left_parked() if is_question(call)]
         return waiting + [each for each in parked if each.question_id not in {one.question_id for one in waiting}]
+
+    def _left_parked(self) -> list[RecordedCall]:
+        # While a run is under way all that waits is in the inbox: what its log had before is taken up, or given up.
+        return [] if self._runs.active is not None else self._conversation.parked_calls()
 
     @on_loop
     async def confirm_tool_use_async(self, tool_id: str, approved: bool, reason: str | None = None) -> bool:

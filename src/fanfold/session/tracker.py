@@ -57,13 +57,13 @@ class Tracker:
         if kind == "subagent_progress":
             self._note(item.payload)
         elif kind == "subagent_end":
-            self._end(item.payload)
+            self.end(item.payload)
         elif kind == "subagent_start":
-            self._start(item.payload)
+            self.start(item.payload)
 
     def announce(self, start: AgentEvent) -> None:
         """Count a child as running that still waits for its place; its own start follows, or at once its end."""
-        self._start(start.payload).running -= 1
+        self.start(start.payload).running -= 1
 
     # ---- what is known ----
 
@@ -109,7 +109,8 @@ class Tracker:
 
     # ---- the fold ----
 
-    def _start(self, payload: JsonObject) -> _Row:
+    def start(self, payload: JsonObject) -> _Row:
+        """What `subagent_start` tells; for whoever makes an event of it only when somebody listens."""
         task_id: str = payload["task_id"]
         before = self._rows.pop(task_id, None)
         self._finished.pop(task_id, None)
@@ -127,7 +128,8 @@ class Tracker:
             row.progress = deque(maxlen=MAX_PROGRESS)
         row.progress.append((now, payload["status"], payload["metadata"]))
 
-    def _end(self, payload: JsonObject) -> None:
+    def end(self, payload: JsonObject) -> None:
+        """What `subagent_end` tells, likewise."""
         task_id: str = payload["task_id"]
         finished_ms: int = payload["finished_ms"]
         row = self._rows.get(task_id)

@@ -214,7 +214,7 @@ class JsonlThread:
         async with self._turn:
             self._require_held()
             if self._index.size:
-                await in_worker(lambda: self._file.cut(0, "aside"))
+                await in_worker(self._file.set_aside)
                 self._index, self._decoded = ThreadIndex(), []
 
     async def release(self) -> None:

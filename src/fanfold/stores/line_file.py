@@ -153,11 +153,10 @@ class LineFile:
             self._spoiled_by = "an earlier write failed and could not be undone"
             raise refused(self.path, error) from error
 
-    def cut(self, start: int, kept_as: str = "torn") -> Path:
-        """Move everything from `start` on into the first free `<name>.<kept_as>-<n>` beside the file; returns its
-        path."""
+    def cut(self, start: int) -> Path:
+        """Move everything from `start` on into the first free `<name>.torn-<n>` beside the file; returns its path."""
         try:
-            kept_in = _write_beside(self.path, kept_as, self.read(start, self.stamp().size))
+            kept_in = _write_beside(self.path, "torn", self.read(start, self.stamp().size))
             try:
                 os.ftruncate(self._fd, start)
             except OSError:
@@ -168,6 +167,40 @@ class LineFile:
         except OSError as error:
             raise refused(self.path, error) from error
         return kept_in
+
+    def set_aside(self) -> Path:
+        """Keep everything in the first free `<name>.aside-<n>` and be an empty file from here on; returns that path.
+
+        The empty one is another file of the same name: whoever remembers the old one, as a reader or in a journal, does
+        not take what is written next for a part of it. (Windows, which replaces no open file, has the same one cut.)
+        """
+        try:
+            kept_in = _write_beside(self.path, "aside", self.read(0, self.stamp().size))
+            if True:
+                os.ftruncate(self._fd, 0)
+                sync_data(self._fd)
+            else:
+                self._replace()
+            self.size = 0
+        except OSError as error:
+            raise refused(self.path, error) from error
+        return kept_in
+
+    def _replace(self) -> None:
+        path = self.path.with_name(self.name + ".new")  # only the holder of our lock has it
+        path.unlink(missing_ok=True)  # left by one who died here
+        fd = _open_locked(path)
+        if fd is None:
+            raise OSError(errno.EAGAIN, "it was locked before it was there")
+        try:
+            inode = os.fstat(fd).st_ino
+            os.replace(path, self.path)
+            sync_directory(self.path.parent)
+        except OSError:
+            _let_go(fd)
+            raise
+        old, self._fd, self.inode, self._seen_among = self._fd, fd, inode, None
+        _let_go(old)
 
     def close(self) -> None:
         """Let the file go; one in which nothing was ever written is removed, if it still has its name."""

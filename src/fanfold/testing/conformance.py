@@ -234,6 +234,45 @@ class FactLogConformance:
 
         self.with_log(use)
 
+    def test_a_thread_that_was_set_aside_begins_anew_under_its_name(self) -> None:
+        async def use(log: FactLog) -> None:
+            await append_to(log, _THREAD, [said("a"), said("b")])
+            await append_to(log, "thread-2", [said("a")])
+            thread = await log.hold(_THREAD)
+            lineage = thread.lineage
+            await thread.set_aside()
+            assert thread.lineage is not lineage
+            assert (thread.last_seq, await thread.read()) == (0, [])
+            assert await log.threads() == ["thread-2"]
+            stored = await thread.append([said("c"), said("a", "another text")])
+            assert [(fact.seq, fact.key) for fact in stored] == [(1, "c"), (2, "a")]
+            with pytest.raises(SessionBusyError):
+                await log.hold(_THREAD)
+            await thread.release()
+            assert await read_all(log, _THREAD) == stored
+            assert await log.threads() == [_THREAD, "thread-2"]
+            assert [fact.key for fact in await read_all(log, "thread-2")] == ["a"]
+
+        self.with_log(use)
+
+    def test_an_empty_thread_is_set_aside_without_a_trace(self) -> None:
+        async def use(thread: HeldThread) -> None:
+            await thread.set_aside()
+            assert [fact.seq for fact in await thread.append([said("a")])] == [1]
+
+        self.with_thread(use)
+
+    def test_a_released_thread_is_not_set_aside(self) -> None:
+        async def use(log: FactLog) -> None:
+            await append_to(log, _THREAD, [said("a")])
+            thread = await log.hold(_THREAD)
+            await thread.release()
+            with pytest.raises(LifecycleError):
+                await thread.set_aside()
+            assert [fact.key for fact in await read_all(log, _THREAD)] == ["a"]
+
+        self.with_log(use)
+
     def test_concurrent_appends_to_one_thread_never_share_a_seq(self) -> None:
         async def use(thread: HeldThread) -> None:
             await asyncio.gather(*[thread.append([said(f"{n}-1"), said(f"{n}-2")]) for n in range(20)])
@@ -342,6 +381,28 @@ class DurableFactLogConformance(FactLogConformance):
                 await thread.release()
             for log in logs:
                 await log.close()
+
+        _in_directory(run)
+
+    def test_a_log_sees_that_another_one_has_set_its_thread_aside(self) -> None:
+        async def run(directory: Path) -> None:
+            mine, other = self.open_log(directory), self.open_log(directory)
+            await append_to(mine, _THREAD, [said("a", "x" * 400), said("b", "one"), said("c", "x" * 400)])
+            lineage = await lineage_of(mine, _THREAD)
+            thread = await other.hold(_THREAD)
+            await thread.set_aside()
+            # As long as the facts of before, with the same beginning and the same end.
+            stored = await thread.append([said("a", "x" * 400), said("b", "two"), said("c", "x" * 400), said("d")])
+            await thread.release()
+            assert await lineage_of(mine, _THREAD) is not lineage
+            assert await read_all(mine, _THREAD) == stored
+            with pytest.raises(AppendConflictError):
+                await append_to(mine, _THREAD, [said("b", "one")])
+            for log in (mine, other):
+                await log.close()
+            again = self.open_log(directory)
+            assert await read_all(again, _THREAD) == stored
+            await again.close()
 
         _in_directory(run)
 

@@ -91,7 +91,7 @@ class PageWriter:
             case "td" | "th":
                 self._start_cell()
             case "tr":
-                self._end_block()
+                self._end_row()
                 self._row = _Row()
             case "table":
                 self._end_block()

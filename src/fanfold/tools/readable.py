@@ -142,6 +142,6 @@ class _Reader:
 
     def _absolute(self, target: str) -> str:
         try:
-            return "".join(urljoin(self._url, target).split())
+            return urljoin(self._url, target.strip()).replace(" ", "%20")
         except ValueError:
             return self._url

@@ -1,0 +1,108 @@
+"""Waiting: one thing that waits for a person, in whichever session, step or process of a workspace."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from fanfold.contracts.facts import RecordedCall
+from fanfold.contracts.record import JsonObject, Record
+from fanfold.contracts.steps import child_session_id
+from fanfold.session.inbox import PendingConfirmation, PendingQuestion, is_question, question_of
+
+_CHILD_PREFIX = child_session_id("")
+
+
+class Waiting(Record, frozen=True, kw_only=True):
+    id: str
+    """What the commands take: `<owner>/<call id>`, or an end of it that no other one has."""
+    kind: Literal["approval", "question"]
+    source: Literal["live", "session", "workflow"]
+    """`live`: its run waits, and goes on with the answer. The others are parked: nobody runs them, the answer is
+    recorded, and the next run goes on from it."""
+    owner: str
+    """The session or the workflow."""
+    call_id: str
+    """What its owner knows it as."""
+    step: str | None = None
+    """The task id, or in a workflow the place, of the step that waits; absent for a session's own call."""
+    about: str | None = None
+    """What that step is about, in its caller's words."""
+    tool: str | None = None
+    args: JsonObject | str | None = None
+    question: str | None = None
+    options: list[str] | None = None
+    allow_free_text: bool | None = None
+    since_ms: int | None = None
+    process: int | None = None
+    """Of a live one."""
+    is_cut: bool | None = None
+    """True: the arguments or the question were too long for the wire, and are not all here."""
+
+
+def of_confirmation(pending: PendingConfirmation, owner: str, *, session_id: str, process: int) -> Waiting:
+    """A call of a live session, or of one of its children."""
+    return Waiting(
+        id=f"{owner}/{pending.tool_id}",
+        kind="approval",
+        source="live",
+        owner=owner,
+        call_id=pending.tool_id,
+        step=_step_of(pending.session_id, session_id),
+        tool=pending.tool_name,
+        args=pending.args,
+        since_ms=pending.since_ms,
+        process=process,
+    )
+
+
+def of_question(pending: PendingQuestion, owner: str, *, session_id: str, process: int) -> Waiting:
+    return Waiting(
+        id=f"{owner}/{pending.question_id}",
+        kind="question",
+        source="live",
+        owner=owner,
+        call_id=pending.question_id,
+        step=_step_of(pending.session_id, session_id),
+        question=pending.question,
+        options=pending.options,
+        allow_free_text=pending.allow_free_text,
+        since_ms=pending.since_ms,
+        process=process,
+    )
+
+
+def of_parked_call(
+    call: RecordedCall,
+    source: Literal["session", "workflow"],
+    owner: str,
+    *,
+    since_ms: int | None,
+    step: str | None = None,
+    about: str | None = None,
+) -> Waiting:
+    """A call that a log has left parked."""
+    asked = question_of(call, call.id, owner) if is_question(call) else None
+    return Waiting(
+        id="/".join([owner, *([] if step is None else [step]), call.id]),
+        kind="approval" if asked is None else "question",
+        source=source,
+        owner=owner,
+        call_id=call.id,
+        step=step,
+        about=about,
+        tool=call.name if asked is None else None,
+        args=call.args if asked is None else None,
+        question=None if asked is None else asked.question,
+        options=None if asked is None else asked.options,
+        allow_free_text=None if asked is None else asked.allow_free_text,
+        since_ms=since_ms,
+    )
+
+
+def matching(waiting: Sequence[Waiting], typed: str) -> list[Waiting]:
+    """Those that `typed` may mean: the one of that id, else all whose id ends with it at a `/`."""
+    exact = [each for each in waiting if each.id == typed]
+    return exact or [each for each in waiting if each.id.endswith(f"/{typed}")]
+
+
+def _step_of(session_id: str, own_session_id: str) -> str | None:
+    return None if session_id == own_session_id else session_id.removeprefix(_CHILD_PREFIX)
