@@ -7,10 +7,10 @@ from benchmarks.distributions import core_distributions
 
 HEAVY = {
     *("aiohttp", "yarl", "jsonschema_rs", "rich", "xllamacpp", "tomllib", "yaml"),
-    *("openai", "anthropic", "httpx", "httpx2", "pydantic"),
+    *("mcp", "anyio", "openai", "anthropic", "httpx", "httpx2", "pydantic"),
 }
 """Dependencies, and what people may have installed beside them; asyncio itself loads ssl and subprocess."""
-ADAPTERS = ("fanfold.config", "fanfold.providers", "fanfold.stores", "fanfold.testing", "fanfold.tools")
+ADAPTERS = ("fanfold.config", "fanfold.mcp", "fanfold.providers", "fanfold.stores", "fanfold.testing", "fanfold.tools")
 MAX_DISTRIBUTIONS = 15
 
 

@@ -85,15 +85,15 @@ def test_a_flood_of_nothing_leaves_the_loop_to_others() -> None:
     async def main() -> float:
         async with connected(raw_settings()) as server:
             flood = asyncio.create_task(called(server, "blank"))
-            longest = 0.0
-            for _ in range(200):
-                before = time.monotonic()
+            began = time.monotonic()
+            for _ in range(50):
                 await asyncio.sleep(0.001)
-                longest = max(longest, time.monotonic() - before)
+            took = time.monotonic() - began
+            assert not flood.done()
             flood.cancel()
-        return longest
+        return took
 
-    assert asyncio.run(main()) < 1.0
+    assert asyncio.run(main()) < 5.0  # a tenth of a second; 20 if all that is there were read at once
 
 
 def test_a_long_output_is_cut_and_says_by_how_much() -> None:

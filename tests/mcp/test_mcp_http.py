@@ -27,7 +27,7 @@ def settings(url: str, timeout_ms: int = LONG_MS, **headers: str) -> McpServerSe
 def test_tools_are_listed_and_called(options: tuple[str, ...]) -> None:
     async def main() -> None:
         async with http_server(*options) as (url, _), connected(settings(url)) as server:
-            assert server.tools["mcp__net__echo"].spec.is_read_only
+            assert server.tools["mcp__net__echo"].spec.is_parallel_safe
             answers = await asyncio.gather(*(called(server, "echo", text=str(i)) for i in range(150)))
             assert [answer.output for answer in answers] == [str(i) for i in range(150)]
             failure = await called(server, "fail", text="no such page")

@@ -58,7 +58,7 @@ def test_models_are_told_what_the_server_says_and_no_more_is_believed() -> None:
             echo = tool(server, "echo").spec
             assert (echo.name, echo.description) == ("mcp__demo__echo", "Give back the text.")
             assert echo.parameters["required"] == ["text"]
-            assert (echo.is_read_only, echo.is_parallel_safe) == (True, True)
+            assert (echo.is_read_only, echo.is_parallel_safe) == (False, True)
             for name in ("fail", "contradictory"):
                 spec = tool(server, name).spec
                 assert (spec.is_read_only, spec.is_parallel_safe) == (False, False)

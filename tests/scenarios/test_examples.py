@@ -63,3 +63,16 @@ def test_the_programs_of_the_orchestration_page_run(tmp_path: Path) -> None:
     assert "consumed_tokens=30" in printed[1]
     assert "name='review', index=1, succeeded=1" in printed[1]
     assert list((tmp_path / ".a3s" / "sessions").rglob("*.jsonl")) == []
+
+
+def test_the_programs_of_the_sessions_page_run(tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "sessions.md").read_text(), re.DOTALL)
+    printed = [
+        run(program.replace("from fanfold import Agent", "from tests.support.readme_agent import Agent"), tmp_path)
+        for program in programs
+    ]
+    assert printed == [
+        "accepted\nA README.\n",
+        "It is a project.\n2 tenant-b completed\n",
+        "It is a project. 1\n",
+    ]

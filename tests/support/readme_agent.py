@@ -3,10 +3,12 @@
 from typing import Any
 
 import fanfold
-from fanfold.testing import ScriptedModel
+from fanfold.testing import Reply, ScriptedModel
 
 FileSessionStore = fanfold.FileSessionStore
-MODEL = {
+MODEL: dict[str, Reply | str | Exception] = {
+    r"^List every file": Reply(text="Many files.", delay=0.5),
+    r"^Only the documents": "A README.",
     r"^What is this project": "It is a project.",
     r"^Which": "A README.",
     r"^Does": '{"says_so": true}',
@@ -19,3 +21,7 @@ class Agent(fanfold.Agent):
     @classmethod
     def create(cls, config_source: Any = None, **more: Any) -> "Agent":
         return super().create(models={"scripted/model": ScriptedModel(MODEL)}, **more)
+
+    @classmethod
+    async def create_async(cls, config_source: Any = None, **more: Any) -> "Agent":
+        return await super().create_async(models={"scripted/model": ScriptedModel(MODEL)}, **more)

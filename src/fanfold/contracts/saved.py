@@ -6,8 +6,8 @@ so that saving after each turn, or each round of tools, costs what is new and no
 
 import msgspec
 
+from fanfold.contracts.agents import AgentDefinition
 from fanfold.contracts.messages import NO_USAGE, Usage
-from fanfold.contracts.policy import ConfirmationPolicy, PermissionPolicy
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.runs import RunControlReceipt, RunSnapshot
 from fanfold.contracts.tasks import SubagentTask
@@ -20,6 +20,7 @@ class SavedFacts(msgspec.Struct, frozen=True):
     log: str
     """A log of the store, one fact a record."""
     last_seq: int
+    """How many of its records count: those that came later are not part of what was saved."""
 
 
 class LoopCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,9 +31,10 @@ class LoopCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     session_id: str
     turn: int
-    """Tool rounds of the run so far, from 1 on; 0 before the first has ended (a run that waits for a person)."""
+    """Tool rounds of its turn so far, from 1 on; 0 before the first has ended (a run that waits for a person)."""
     facts: SavedFacts
     total_usage: Usage = NO_USAGE
+    """Of the whole run: that of its facts, and of the model calls of which no fact tells (plans, goals)."""
     tool_calls_count: int = 0
     checkpoint_ms: int = 0
 
@@ -44,31 +46,18 @@ class SavedTags(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
 
 
-class SavedSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The options that a resumed session takes up again where the caller sets none. Never keys, guards or hooks."""
-
-    model: str | None = None
-    max_parallel_tasks: int | None = None
-    max_tool_rounds: int | None = None
-    permission_policy: PermissionPolicy | None = None
-    confirmation_policy: ConfirmationPolicy | None = None
-    planning_mode: str | None = None
-    goal_tracking: bool | None = None
-    instructions: str | None = None
-    temperature: float | None = None
-    max_output_tokens: int | None = None
-
-
 class SavedControl(msgspec.Struct, frozen=True, kw_only=True):
-    request: JsonObject
+    fingerprint: str
+    """Of the request: the same id with another one is a conflict."""
     receipt: RunControlReceipt
 
 
 class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: RunSnapshot
-    events: str | None = None
-    """A log of the store with the run's events, once the run is over."""
-    first_sequence: int = 0
+    events: str
+    """A log of the store with the run's events."""
+    first_sequence: int
+    """Of the first event in it."""
     controls: tuple[SavedControl, ...] = ()
 
 
@@ -81,7 +70,10 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     created_at_ms: int
     updated_at_ms: int
     tags: SavedTags = SavedTags()
-    settings: SavedSettings = SavedSettings()
+    options: JsonObject = {}
+    """Those that a resumed session takes up again where the caller sets none. Never keys, guards, hooks or stores."""
+    role: AgentDefinition | None = None
+    """Of a session that was opened for a named agent: its prompt, its tools, and what narrows its permissions."""
     facts: SavedFacts
     total_usage: Usage = NO_USAGE
     runs: tuple[SavedRun, ...] = ()

@@ -98,6 +98,11 @@ class McpServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     place: str = ""
     """file:line, for messages."""
 
+    def __repr__(self) -> str:
+        # What stands in its environment, headers and address may be secret.
+        what = f"command={self.command!r}" if self.url is None else "url=..."
+        return f"McpServerSettings(name={self.name!r}, {what})"
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_model: str = "local/default"

@@ -108,7 +108,7 @@ class StdioLink:
                     continue
                 if message is None and line.strip():
                     self._stray = repr(line[:_MAX_STRAY_BYTES].decode("utf-8", "replace").strip())
-                pass
+                await asyncio.sleep(0)  # to read a line that is there already does not let others run
         except asyncio.IncompleteReadError:
             self._is_dead = True
             on_lost(await process.ending() or "it has closed its output")

@@ -44,13 +44,13 @@ def tools_of(server: str, listed: Iterable[mcp_types.Tool], call: Call) -> dict[
 
 def _spec(name: str, tool: mcp_types.Tool) -> ToolSpec:
     hints = tool.annotations
-    is_read_only = hints is not None and hints.read_only_hint is True and hints.destructive_hint is not True
+    is_harmless = hints is not None and hints.read_only_hint is True and hints.destructive_hint is not True
     return ToolSpec(
         name=name,
         description=_description(tool),
         parameters=_parameters(name, tool.input_schema),
-        is_read_only=is_read_only,
-        is_parallel_safe=is_read_only,
+        # Its hint is the server's word only: a call of it is asked about until a rule of the user's allows it.
+        is_parallel_safe=is_harmless,
     )
 
 

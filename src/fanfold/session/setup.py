@@ -110,6 +110,10 @@ class Composer:
         self._own = None
         self._composed.clear()
 
+    def _look(self) -> None:
+        if self._toolbox.has_changed():
+            self.forget()
+
     def check(self) -> None:
         """Raise now what the session's own model would raise at the first prompt; warn of rules that name no tool."""
         self._resolve(self._model)
@@ -119,6 +123,7 @@ class Composer:
 
     def for_session(self) -> AgentSetup:
         """The session's own agent: every tool and the session's limits, or those of the role it was opened for."""
+        self._look()
         if self._own is None:
             self._own = self._for_all() if self._role is None else self._for_role(self._role)
         return self._own
@@ -135,6 +140,7 @@ class Composer:
 
     def for_step(self, agent: AgentDefinition, spec: AgentStepSpec) -> AgentSetup:
         """A child of the role `agent`, with what the spec says of model and rounds."""
+        self._look()
         reference = spec.model or agent.model or self._model
         rounds = agent.max_steps if spec.max_steps is None else spec.max_steps
         key = (agent.name, reference, rounds)

@@ -1,5 +1,6 @@
 """Toolbox: the tools of one session, which may change while it lives."""
 
+import operator
 from collections.abc import Callable, Mapping
 
 from fanfold.contracts.messages import TASK
@@ -17,7 +18,15 @@ class Toolbox:
         self._inherited = inherited
         self._own: dict[str, ToolServer] = {}
         self._task: Tool | None = None
+        self._seen: list[Mapping[str, Tool]] = []
         self.on_change: Callable[[], None] | None = None
+
+    def has_changed(self) -> bool:
+        """A server has other tools than when this was last asked."""
+        now = [server.tools for server in self.servers.values()] if self._inherited or self._own else []
+        is_same = len(now) == len(self._seen) and all(map(operator.is_, now, self._seen))
+        self._seen = now
+        return not is_same
 
     @property
     def servers(self) -> dict[str, ToolServer]:
