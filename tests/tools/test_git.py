@@ -407,6 +407,7 @@ def test_a_file_that_may_not_be_read_is_not_shown_under_another_name_or_command(
     (repo / ".env").write_text("KEY=hunter3\n" + "same\n" * 20)
     (repo / "link").symlink_to(".env")
     blob = git(repo, "rev-parse", "HEAD:.env")
+    commit(repo, "a name that looks like a commit", {".env^{commit}": "hunter4\n"})
     git(repo, "tag", "blobtag", blob)
     refused = [
         secretive(command="blame", path=".env"),
@@ -418,6 +419,8 @@ def test_a_file_that_may_not_be_read_is_not_shown_under_another_name_or_command(
         secretive(command="show", ref="blobtag"),
         secretive(command="log", ref=blob),
         secretive(command="diff", ref="HEAD:.env", target="HEAD~1:.env"),
+        secretive(command="diff", ref="HEAD:.env"),
+        secretive(command="log", ref="HEAD:.env"),
     ]
     assert all(answer.exit_code == 1 and "hunter" not in answer.output for answer in refused)
     assert "hunter" not in secretive(command="diff").output
@@ -427,6 +430,13 @@ def test_a_file_that_may_not_be_read_is_not_shown_under_another_name_or_command(
     moved = secretive(command="diff").output
     assert "+KEY=hunter3" in moved  # the file as it now is may be read
     assert "hunter2" not in moved
+
+
+def test_a_patch_that_would_have_to_leave_out_too_much_is_refused(repo: Path, tool: GitTool, scope: ToolScope) -> None:
+    commit(repo, "many", {f"{n}.env": f"hunter{n}\n" for n in range(1_001)})
+    answer = asyncio.run(tool.run({"command": "show"}, limited(scope)))
+    assert answer.output == "permissions keep read from 1001 of the files; narrow it with path"
+    assert answer.exit_code == 1
 
 
 def test_names_are_told_even_of_what_may_not_be_read(repo: Path, secretive: Callable[..., ToolOutput]) -> None:
@@ -526,10 +536,14 @@ def test_a_hostile_submodule_is_not_asked_what_it_has_changed(
     git(inner, "init", "--quiet")
     commit(inner, "inside", {"x.txt": "1\n"})
     commit(repo, "with a submodule", {"a.txt": "1\n"})
-    git(inner, "config", "core.fsmonitor", script(repo / "evil", marker, "exit 1"))
-    subprocess.run(["git", "status"], cwd=repo, env=PLAIN, capture_output=True, check=True)
-    assert marker.exists()
-    marker.unlink()
+    (inner / ".git" / "info").mkdir(exist_ok=True)
+    (inner / ".git" / "info" / "attributes").write_text("*.txt filter=evil\n")
+    git(inner, "config", "filter.evil.clean", script(repo / "evil", marker))
+    (inner / "x.txt").write_text("2\n")
+    for command in ("status", "diff"):  # plain git obeys
+        subprocess.run(["git", command], cwd=repo, env=PLAIN, capture_output=True, check=True)
+        assert marker.exists()
+        marker.unlink()
     tool = GitTool(workspace, bwrap=bwrap)
     outputs = [call(tool, command=command) for command in ("status", "diff", "show")]
     assert [output.exit_code for output in outputs] == [0, 0, 0]
@@ -547,7 +561,6 @@ def test_filters_that_cannot_be_switched_off_are_a_reason_to_refuse(repo: Path, 
 def test_reading_writes_nothing(repo: Path, tool: GitTool, call: Call) -> None:
     commit(repo, "first", {"a.txt": "1\n"})
     os.utime(repo / "a.txt", (1, 1))  # an index that wants to be refreshed
-    (repo / ".git" / "index.lock").write_text("")  # as while another git is at work
 
     def state() -> dict[Path, tuple[int, int]]:
         return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in sorted((repo / ".git").rglob("*"))}
@@ -556,6 +569,8 @@ def test_reading_writes_nothing(repo: Path, tool: GitTool, call: Call) -> None:
     for command in ("status", "diff", "show", "log", "branch"):
         assert call(tool, command=command).exit_code == 0
     assert state() == before
+    (repo / ".git" / "index.lock").write_text("")  # as while another git is at work
+    assert call(tool, command="status").exit_code == 0
 
 
 @both

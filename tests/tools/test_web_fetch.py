@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import aiohttp
 import jsonschema_rs
 import pytest
 from aiohttp import web
@@ -123,18 +122,20 @@ def is_loopback(address: Address) -> bool:
     return str(address) == "127.0.0.1"
 
 
-def says(body: str | bytes, content_type: str = "text/html", status: int = 200, **headers: str) -> Answer:
+def says(
+    body: str | bytes, content_type: str = "text/html", status: int = 200, headers: dict[str, str] | None = None
+) -> Answer:
     async def answer(request: web.Request) -> web.StreamResponse:
         given = body if isinstance(body, bytes) else body.encode()
-        return web.Response(body=given, status=status, headers={"Content-Type": content_type, **headers})
+        return web.Response(body=given, status=status, headers={"Content-Type": content_type, **(headers or {})})
 
     return answer
 
 
-def leads_to(target: str, status: int = 302, **headers: str) -> Answer:
+def leads_to(target: str, status: int = 302, headers: dict[str, str] | None = None) -> Answer:
     async def answer(request: web.Request) -> web.StreamResponse:
         port = str(request.url.port)
-        return web.Response(status=status, headers={"Location": target.replace("PORT", port), **headers})
+        return web.Response(status=status, headers={"Location": target.replace("PORT", port), **(headers or {})})
 
     return answer
 
@@ -241,7 +242,7 @@ def test_what_is_no_text_is_refused(answer: Answer, reason: str) -> None:
 def test_more_than_five_megabytes_are_not_read_also_when_they_come_compressed() -> None:
     bomb = gzip.compress(b"a" * (40 * MAX_BODY_BYTES), 9)
     assert len(bomb) < MAX_BODY_BYTES / 10
-    answer, _ = fetched({"/": says(bomb, "text/plain", **{"Content-Encoding": "gzip"})}, max_chars=10)
+    answer, _ = fetched({"/": says(bomb, "text/plain", headers={"Content-Encoding": "gzip"})}, max_chars=10)
     assert f"of {MAX_BODY_BYTES}; continue" in answer.output
     assert answer.output.endswith(f"[only the first {MAX_BODY_BYTES} bytes were read]")
 
@@ -259,7 +260,7 @@ def test_a_stream_without_end_is_left() -> None:
 
 
 def test_it_asks_with_no_cookies_and_no_credentials() -> None:
-    pages = {"/": leads_to("/next", **{"Set-Cookie": "id=1"}), "/next": says("here")}
+    pages = {"/": leads_to("/next", headers={"Set-Cookie": "id=1"}), "/next": says("here")}
     answer, site = fetched(pages)
     assert answer.output.endswith("here")
     for _, _, headers in site.requests:
@@ -317,9 +318,8 @@ def test_a_redirection_without_a_target_is_an_answer() -> None:
 def test_private_addresses_are_refused(url: str) -> None:
     scope = ToolScope(session_id="s", call_id="c", idempotency_key="k", emit=lambda event: None)
     answer = asyncio.run(WebFetchTool().run({"url": url}, scope))
+    assert answer.output.endswith(" is not a public address")
     assert answer.exit_code == 1
-    assert "is not a public address" in answer.output or "was not found" in answer.output
-    assert "is refused" in answer.output or "[64:" in url or "[fd00" in url
 
 
 @pytest.mark.parametrize(
@@ -533,4 +533,3 @@ def test_a_host_that_nobody_knows_is_told() -> None:
 def test_it_needs_an_approval_and_may_run_beside_others() -> None:
     spec = WebFetchTool().spec
     assert (spec.is_read_only, spec.is_parallel_safe) == (False, True)
-    assert issubclass(aiohttp.ClientConnectorError, aiohttp.ClientConnectionError)  # what the word on proxies builds on

@@ -31,7 +31,8 @@ def as_plain_text(messages: list[Message]) -> str:
 def _plain(message: Message) -> str:
     match message:
         case UserMessage():
-            return f"user: {message.text}"
+            shown = "".join(f"\n[attachment {each.media_type}, {len(each.data)} bytes]" for each in message.attachments)
+            return f"user: {message.text}{shown}"
         case AssistantMessage():
             calls = "".join(f"\n[called {call.name} {call.args}]" for call in message.calls)
             return f"assistant: {message.text}{calls}"
@@ -54,7 +55,11 @@ def as_history(transcript: Entry | None) -> list[JsonObject]:
 def _history_item(message: Message) -> JsonObject:
     match message:
         case UserMessage():
-            return {"role": "user", "content": [{"type": "text", "text": message.text}]}
+            attached = [
+                {"type": "attachment", "media_type": each.media_type, "size": len(each.data)}
+                for each in message.attachments
+            ]
+            return {"role": "user", "content": [{"type": "text", "text": message.text}, *attached]}
         case AssistantMessage():
             text = [{"type": "text", "text": message.text}] if message.text else []
             calls = [

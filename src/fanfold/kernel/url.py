@@ -78,7 +78,7 @@ def _plain_host(host: str) -> str:
     if ":" in host:
         return f"[{host}]"
     try:
-        return host.removesuffix(".").encode("idna").decode("ascii").lower()
+        return (host.rstrip(".") or host).encode("idna").decode("ascii").lower()
     except UnicodeError:
         return host
 

@@ -82,5 +82,9 @@ class Gate:
     def may_read(self, path: str) -> bool:
         return all(may_read(policy, path) for policy in self._setup.policies)
 
+    def fetch_decision(self, url: str) -> Decision:
+        """Whether `web_fetch` may follow a link or redirect to `url`."""
+        return self.decision(ToolCall("", "web_fetch", {"url": url}))
+
     def tool(self, call: RecordedCall) -> Tool:
         return self._setup.tools[call.name]

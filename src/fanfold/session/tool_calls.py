@@ -10,6 +10,7 @@ from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.facts import BudgetDenied, NewFact, RecordedCall, ToolResulted
 from fanfold.contracts.governance import Blocked, BudgetDenial, Proceed, RetryLater, Skipped
 from fanfold.contracts.messages import ToolOutput
+from fanfold.contracts.policy import Decision
 from fanfold.contracts.steps import SourceAnchor
 from fanfold.foreign import call_foreign, described
 from fanfold.kernel.repeats import times_repeated
@@ -73,7 +74,7 @@ class ToolCalls:
         if refusal is None:
             refusal = await self._tool_denial(call)
         if refusal is None:
-            output = await self._execute(state, call)
+            output = await self._execute(state, call, is_trusted=is_trusted)
         else:
             output = ToolOutput(output=refusal, exit_code=1)
             self._telling.tell(
@@ -121,14 +122,15 @@ class ToolCalls:
             case RetryLater():
                 return call, f"Hook denied {call.name}: try again in {verdict.delay_ms} ms"
 
-    async def _execute(self, state: SessionState, call: RecordedCall) -> ToolOutput:
+    async def _execute(self, state: SessionState, call: RecordedCall, *, is_trusted: bool) -> ToolOutput:
         self._telling.tell("tool_execution_start", id=call.id, name=call.name, args=call.args)
         scope = ToolScope(
             session_id=self._around.session_id,
             call_id=call.id,
             idempotency_key=f"{self._key_prefix}:{state.turn}:{state.cycle}:{call.id}",
             emit=self._telling.hear or _nobody,
-            may_read=self._gate.may_read,
+            may_read=_always if is_trusted else self._gate.may_read,
+            fetch_decision=_allowed if is_trusted else self._gate.fetch_decision,
         )
         started = self._around.env.clock.monotonic_ms()
         output = await self._within_limit(call, scope)
@@ -196,3 +198,11 @@ def result_fact(state: SessionState, call: RecordedCall, output: ToolOutput) -> 
 
 def _nobody(_: AgentEvent) -> None:
     return None
+
+
+def _always(_: str) -> bool:
+    return True
+
+
+def _allowed(_: str) -> Decision:
+    return "allow"

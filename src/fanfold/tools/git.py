@@ -6,7 +6,6 @@ Contents are shown only of files that `read` may have: a patch leaves the others
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -78,8 +77,7 @@ _PATCH = (
 """What a submodule has changed is not looked for: its own configuration would be obeyed there."""
 
 
-@dataclass(frozen=True, slots=True)
-class GitTool:
+class GitTool(msgspec.Struct, frozen=True):
     workspace: Workspace
     program: str = "git"
     bwrap: str = "bwrap"
@@ -103,8 +101,7 @@ class GitTool:
             return failed_output(f"run git {command}", error)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(msgspec.Struct, frozen=True):
     workspace: Workspace
     git: Git
     args: JsonObject

@@ -10,8 +10,9 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from fanfold.tools.git_repository import Repository
 from fanfold.tools.process_group import run_group
@@ -58,15 +59,13 @@ _SETTINGS = (
 _FILTER = re.compile(r"(?s)(filter\..+)\.(?:clean|smudge|process|required)")
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(msgspec.Struct, frozen=True):
     output: bytes
     is_cut: bool
     """It went on; git was ended there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Git:
+class Git(msgspec.Struct, frozen=True):
     """Runs in its own process group, which ends with each call, however that ends."""
 
     program: str
@@ -108,7 +107,8 @@ class Git:
     async def _run(self, arguments: Sequence[str], most_bytes: int) -> tuple[int, Said, str]:
         heard = bytearray()
         code: int | None = 0
-        with tempfile.TemporaryFile() as errors:
+        with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as errors:
+            environment = await asyncio.to_thread(self._environment, arguments[0], Path(scratch))
             try:
                 async with asyncio.timeout(None) as limit:
 
@@ -121,7 +121,7 @@ class Git:
                     code = await run_group(
                         self._command(arguments),
                         folder=self.repository.root,
-                        environment=self._environment(),
+                        environment=environment,
                         timeout_ms=_NEVER_MS,
                         hear=hear,
                         errors=errors,
@@ -144,9 +144,17 @@ class Git:
             at.root, command, home=home, guarded=(at.root, at.top, at.git_dir, at.common_dir), bwrap=self.bwrap
         )
 
-    def _environment(self) -> Mapping[str, str]:
+    def _environment(self, command: str, scratch: Path) -> Mapping[str, str]:
         at = self.repository
+        own_index: dict[str, str] = {}
+        if command == "diff" and not self.bwrap:
+            # It would refresh the index that it compares with, whatever is said of locks.
+            try:
+                own_index["GIT_INDEX_FILE"] = str(shutil.copyfile(at.git_dir / "index", scratch / "index"))
+            except FileNotFoundError:
+                pass  # nothing was ever added
         return {
+            **own_index,
             **_ENVIRONMENT,
             "PATH": os.environ.get("PATH", os.defpath),
             "GIT_DIR": str(at.git_dir),

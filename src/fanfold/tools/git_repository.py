@@ -8,8 +8,9 @@ a folder would open any other repository of the machine.
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from fanfold.tools.refusal import ToolRefusal
 from fanfold.tools.workspace import OPEN_FLAGS
@@ -20,8 +21,7 @@ _PARTS = ("HEAD", "objects", "refs", "packed-refs")
 _WORK_TREE = re.compile(r"^\s*worktree\s*=\s*(.+?)\s*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(msgspec.Struct, frozen=True):
     root: Path
     """The workspace: nothing above it is shown."""
     top: Path
@@ -60,7 +60,7 @@ def _checked(repository: Repository, entry: Path, *, is_folder: bool) -> Reposit
     top, git_dir, common_dir = repository.top, repository.git_dir, repository.common_dir
     is_linked = not is_folder and _names_back(git_dir, entry)
     allowed = (top, git_dir, common_dir) if is_linked else (top,)
-    for place in (git_dir, common_dir, *_real_parts(common_dir), *_real_parts(git_dir)):
+    for place in (*_real_parts(git_dir), *_real_parts(common_dir)):
         if not any(map(place.is_relative_to, allowed)):
             raise ToolRefusal(
                 f"Not a git repository: {repository.root} (its .git leads to {place}, which is another place)"

@@ -6,7 +6,8 @@ go back when a quote or a comment has no end. Here, as in browsers, such a thing
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+
+import msgspec
 
 _NAME = re.compile(r"[a-zA-Z][^\s/>]*+")
 _BETWEEN = re.compile(r"[\s/]*+")
@@ -19,16 +20,16 @@ _TEXT_ONLY = frozenset({"title", "textarea"})
 _UNPARSED = _RAW | _TEXT_ONLY
 
 
-class Start(NamedTuple):
+class Start(msgspec.Struct, frozen=True):
     name: str
     attributes: dict[str, str]
 
 
-class End(NamedTuple):
+class End(msgspec.Struct, frozen=True):
     name: str
 
 
-class Text(NamedTuple):
+class Text(msgspec.Struct, frozen=True):
     text: str
 
 

@@ -1,7 +1,8 @@
 """PageWriter: the lines of a page, written block by block as its tags come, in Markdown or plain."""
 
 import re
-from dataclasses import dataclass, field
+
+import msgspec
 
 WITHIN = "#"
 """The target of a link that leads into its own page."""
@@ -25,8 +26,7 @@ _SPACE = re.compile(r"\s+")
 _ANCHOR_SIGNS = frozenset({"", "#", "¶", "§", "🔗"})
 
 
-@dataclass(slots=True)
-class _Span:
+class _Span(msgspec.Struct):
     """An open link or emphasis of the block that is being written."""
 
     name: str
@@ -34,38 +34,36 @@ class _Span:
     start: int
 
 
-@dataclass(slots=True)
-class _List:
+class _List(msgspec.Struct):
     number: int | None
     """Of the next item; None for a list without numbers."""
     has_items: bool = False
 
 
-@dataclass(slots=True)
-class _Row:
+class _Row(msgspec.Struct):
     cells: int = 0
     is_whole: bool = True
     """No block of its own has broken its line."""
 
 
-@dataclass(slots=True)
 class PageWriter:
-    is_markdown: bool
-    _blocks: list[str] = field(default_factory=list[str])
-    _line: list[str] = field(default_factory=list[str])
-    """Of the block that is being written."""
-    _spans: list[_Span] = field(default_factory=list[_Span])
-    _lists: list[_List] = field(default_factory=list[_List])
-    _quotes: int = 0
-    _mark: str = ""
-    """What stands before the next block: `## `, `- `."""
-    _is_tight: bool = False
-    """No empty line before the next block."""
-    _language: str | None = None
-    """Of preformatted text, None outside of it."""
-    _row: _Row | None = None
-    _rows: int = 0
-    """Of the table, so far."""
+    def __init__(self, is_markdown: bool) -> None:
+        self.is_markdown = is_markdown
+        self._blocks: list[str] = []
+        self._line: list[str] = []
+        """Of the block that is being written."""
+        self._spans: list[_Span] = []
+        self._lists: list[_List] = []
+        self._quotes = 0
+        self._mark = ""
+        """What stands before the next block: `## `, `- `."""
+        self._is_tight = False
+        """No empty line before the next block."""
+        self._language: str | None = None
+        """Of preformatted text, None outside of it."""
+        self._row: _Row | None = None
+        self._rows = 0
+        """Of the table, so far."""
 
     def finished(self) -> str:
         self._end_block()

@@ -1,8 +1,9 @@
 """A web page as a model reads it: its text with headings, lists, links and code, as Markdown or plain."""
 
 import re
-from dataclasses import dataclass
 from urllib.parse import urljoin
+
+import msgspec
 
 from fanfold.tools.html_tokens import End, Start, Text, tokens
 from fanfold.tools.page_writer import WITHIN, PageWriter
@@ -23,8 +24,7 @@ _VOID = frozenset(
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Readable:
+class Readable(msgspec.Struct, frozen=True):
     title: str
     text: str
 

@@ -13,9 +13,10 @@ import os
 import re
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urljoin, urlsplit
+
+import msgspec
 
 from fanfold.contracts.messages import ToolOutput, ToolSpec
 from fanfold.contracts.record import JsonObject
@@ -67,8 +68,7 @@ SPEC = ToolSpec(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class WebFetchTool:
+class WebFetchTool(msgspec.Struct, frozen=True):
     is_allowed_address: Callable[[Address], bool] = is_public
     lookup: Lookup = system_lookup
     spec: ToolSpec = SPEC
@@ -107,9 +107,9 @@ class WebFetchTool:
         )
         try:
             async with (
+                # One for each place: nothing that a server sets is carried to the next.
                 aiohttp.ClientSession(
                     connector=connector,
-                    cookie_jar=aiohttp.DummyCookieJar(),
                     headers={"User-Agent": "fanfold", "Accept": _ACCEPT},
                     timeout=aiohttp.ClientTimeout(total=None),
                 ) as session,
@@ -120,12 +120,11 @@ class WebFetchTool:
             raise ToolRefusal(f"{url} could not be fetched: {_reason(error)}{_proxy_hint(error)}") from error
 
 
-@dataclass(slots=True)
-class _Way:
+class _Way(msgspec.Struct):
     """From the URL that was asked for to the one that answers."""
 
     url: str
-    passed: list[str] = field(default_factory=list[str])
+    passed: list[str] = msgspec.field(default_factory=list[str])
 
     def go_on(self, target: str, scope: ToolScope) -> None:
         """To where `target` leads from here: rules, and whoever approved the call, judged its first URL only."""
@@ -141,8 +140,7 @@ class _Way:
             raise ToolRefusal(f"{self.passed[-1]} redirects to another host; to follow it, fetch {self.url} itself")
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
+class _Page(msgspec.Struct, frozen=True):
     url: str
     status: int
     reason: str

@@ -2,7 +2,8 @@
 
 import codecs
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from fanfold.tools.controls import without_controls
 from fanfold.tools.html_tokens import Start, tokens
@@ -14,14 +15,14 @@ _MOST_DELAY_SECONDS = 10
 """Of a redirection by the page; one that comes later is there to be read first."""
 
 _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
-_TEXT_TYPE = re.compile(
+_TEXT_TYPE = (
     r"text/.+|.+\+(json|xml)"
     r"|application/(json|x-ndjson|jsonl|ld\+json|xml|javascript|x-javascript|ecmascript|yaml|x-yaml|toml|sql|graphql"
     r"|rtf|x-sh|x-httpd-php|x-tex|x-www-form-urlencoded|x-subrip)"
 )
 _UNTOLD = frozenset({"", "application/octet-stream", "binary/octet-stream", "application/unknown"})
 """They say nothing: what begins without a NUL is taken for text."""
-_CHARSET = re.compile(
+_CHARSET = (
     r"utf-?8|utf-?16(le|be)?|us-ascii|ascii|iso-?8859-?\d{1,2}|latin-?\d{1,2}|windows-?(125\d|874)|cp(125\d|437|850|866)"
     r"|koi8-?[ru]|gb-?(k|2312|18030)|big5(-?hkscs)?|euc-?(jp|kr)|shift[-_]?jis|sjis|iso-?2022-?jp|tis-?620|macintosh"
 )
@@ -33,17 +34,15 @@ _AS_BROWSERS_DO = {
     "gbk": "gb18030",
     "macintosh": "mac_roman",
 }
-_PARAMETER = re.compile(r"""charset\s*=\s*["']?\s*([\w:-]{1,40})""", re.IGNORECASE)
-_LATIN = re.compile(r"(iso-?8859-?1|latin-?1)")
-_DECLARED = re.compile(
-    rb"""(?:<meta\s[^>]{0,500}?charset|<\?xml\s[^>]{0,200}?encoding)\s*=\s*["']?\s*([\w:-]{1,40})""", re.I
-)
+_PARAMETER = r"""(?i)charset\s*=\s*["']?\s*([\w:-]{1,40})"""
+_LATIN = r"iso-?8859-?1|latin-?1"
+_DECLARED = rb"""(?i)(?:<meta\s[^>]{0,500}?charset|<\?xml\s[^>]{0,200}?encoding)\s*=\s*["']?\s*([\w:-]{1,40})"""
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
-_REFRESH = re.compile(r"\s*(\d{1,9})(?:\.\d*)?\s*[;,\s]\s*(?:url\s*=\s*)?(.*)", re.IGNORECASE | re.DOTALL)
+_REFRESH = r"(?is)\s*(\d{1,9})(?:\.\d*)?\s*[;,\s]\s*(?:url\s*=\s*)?(.*)"
+# Patterns are compiled with the first page, not with the start of every agent.
 
 
-@dataclass(frozen=True, slots=True)
-class ContentType:
+class ContentType(msgspec.Struct, frozen=True):
     name: str
     """In lower case, `` where none was sent."""
     charset: str = ""
@@ -54,7 +53,7 @@ class ContentType:
 
     def binary_fault(self, beginning: bytes | bytearray = b"") -> str | None:
         """What it is, where it is no text; as far as the type alone tells, if there is no beginning yet."""
-        if not (self.name in _UNTOLD or self.is_html or _TEXT_TYPE.fullmatch(self.name)):
+        if not (self.name in _UNTOLD or self.is_html or re.fullmatch(_TEXT_TYPE, self.name)):
             return self.name
         is_binary = b"\0" in beginning[:SNIFFED_BYTES] and not self._is_wide(beginning)
         return "binary data" if is_binary else None
@@ -65,7 +64,7 @@ class ContentType:
 
 def content_type(header: str) -> ContentType:
     name, _, parameters = header.partition(";")
-    charset = _PARAMETER.search(parameters)
+    charset = re.search(_PARAMETER, parameters)
     return ContentType(name.strip().lower(), charset[1].lower() if charset else "")
 
 
@@ -74,10 +73,10 @@ def decoded(body: bytes, kind: ContentType) -> str:
     for mark, name in _MARKS:
         if body.startswith(mark):
             return _text(body[len(mark) :], name)
-    declared = _DECLARED.search(body[:1_024]) if kind.is_html or kind.name.endswith("xml") else None
+    declared = re.search(_DECLARED, body[:1_024]) if kind.is_html or kind.name.endswith("xml") else None
     named = kind.charset or (declared[1].decode("ascii", "replace").lower() if declared else "")
-    if named and _CHARSET.fullmatch(named):
-        named = "cp1252" if _LATIN.fullmatch(named) else _AS_BROWSERS_DO.get(named, named)
+    if named and re.fullmatch(_CHARSET, named):
+        named = "cp1252" if re.fullmatch(_LATIN, named) else _AS_BROWSERS_DO.get(named, named)
         try:
             return _text(body, named)
         except LookupError:  # a number that no such charset has
@@ -97,7 +96,7 @@ def refresh_target(source: str) -> str | None:
         return None
     for tag in tokens(head):
         if isinstance(tag, Start) and tag.name == "meta" and tag.attributes.get("http-equiv", "").lower() == "refresh":
-            found = _REFRESH.fullmatch(tag.attributes.get("content", ""))
+            found = re.fullmatch(_REFRESH, tag.attributes.get("content", ""))
             target = found[2].strip().strip("\"'").strip() if found else ""
             if found and target and int(found[1]) <= _MOST_DELAY_SECONDS:
                 return target
