@@ -13,9 +13,10 @@ import warnings
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from fanfold.contracts.agents import AgentDefinition, WorkerAgentSpec
+from fanfold.contracts.saved import SavedSession
 from fanfold.contracts.settings import Settings
 from fanfold.env import HostEnv
 from fanfold.errors import LifecycleError, SessionClosedError, SessionNotFoundError, UsageError
@@ -30,7 +31,7 @@ from fanfold.session.closing import Closing, close_all, close_together
 from fanfold.session.saving import SessionSaves
 from fanfold.session.session import Session
 from fanfold.session.shared_logs import Lease, SharedLogs
-from fanfold.session.worker_agents import parse_worker, worker_definition
+from fanfold.session.worker_agents import WorkerLike, parse_worker, worker_definition
 from fanfold.workplaces import Servers, Workplace, Workplaces, connect_given, read_agent_folders
 
 LOG_DIRECTORY = Path(".a3s") / "effect-log"
@@ -191,26 +192,27 @@ class Agent:
         """The session of that id as it was last saved, on this node or another one: conversation, runs, children,
         tags and options; options that are given here win over saved ones.
 
-        Its own log wins over the saved facts if it contains them; one that went another way is set aside.
+        Its own log wins over the saved facts if it contains them; one that went another way is set aside. What lives in
+        a process is not saved: guards, hooks, commands, agents that were registered and servers of `add_mcp`.
 
         Args:
             workspace: where to work, when it is not the folder of before.
 
         Raises:
-            UsageError: no `session_store` is given, or the folder of before is not there.
+            UsageError: no `session_store` is given, the session is live in this agent, or its folder is not there.
             SessionNotFoundError: nothing was saved under that id. Nothing is created then.
         """
-        chosen = _chosen(options, overrides)
+        self._ensure_open()
+        chosen = _chosen(options, {**overrides, "session_id": session_id})
         if chosen.session_store is None:
             raise _invalid("session_store", "resume_session requires a configured session store")
         saved = await SessionSaves(chosen.session_store, session_id).load()
         if saved is None:
             raise SessionNotFoundError(session_id=session_id)
-        chosen = chosen.merged(session_id=session_id)
-        chosen = chosen.filled(saved.settings).filled(saved.tags)
-        session = await self._opened(saved.workspace if workspace is None else workspace, chosen)
+        chosen = chosen.filled({**saved.options, **saved.tags.given()})
+        session = await self._opened(_place_of(saved) if workspace is None else workspace, chosen, saved.role)
         try:
-            await session.take_up(saved)
+            await session.take_up()
         except BaseException:
             await session.close_async()
             raise
@@ -426,7 +428,11 @@ def _first(*values: int | None) -> int | None:
 def _chosen(options: Any, overrides: dict[str, Any]) -> SessionOptions:
     if not isinstance(options, SessionOptions | None):
         raise _invalid("options", f"it must be SessionOptions, got {type(options).__name__}")
-    chosen = (options or SessionOptions()).merged(**overrides)
+    given = options or SessionOptions()
+    workers = overrides.get("worker_agents") or given.worker_agents
+    if isinstance(workers, list | tuple):  # where a kind may be an alias
+        overrides = {**overrides, "worker_agents": tuple(map(parse_worker, cast("list[WorkerLike]", workers)))}
+    chosen = given.merged(**overrides)
     if chosen.session_id == "":
         raise _invalid("session_id", "it is empty; leave it out for a new id")
     return chosen
@@ -439,6 +445,16 @@ def _directory(workspace: Any) -> Path:
     except TypeError:
         pass
     raise _invalid("workspace", f"it must be the path of a folder, got {workspace!r}")
+
+
+def _place_of(saved: SavedSession) -> str:
+    if Path(saved.workspace).is_dir():
+        return saved.workspace
+    raise _invalid(
+        "workspace",
+        f"the folder of session '{saved.session_id}', {saved.workspace}, is not here; "
+        "say where it is to work: resume_session(..., workspace=...)",
+    )
 
 
 def _invalid(argument: str, why: str) -> UsageError:

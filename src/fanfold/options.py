@@ -1,5 +1,6 @@
 """SessionOptions: what a caller may set for one session."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -99,10 +100,11 @@ class SessionOptions(msgspec.Struct, kw_only=True):
     agent_template_id: str | None = None
     correlation_id: str | None = None
 
-    def filled(self, saved: msgspec.Struct) -> "SessionOptions":
-        """A copy in which what is None has the value that `saved` has under the same name."""
-        values = {name: getattr(saved, name) for name in saved.__struct_fields__}
-        return self.merged(**{name: value for name, value in values.items() if getattr(self, name) is None})
+    def filled(self, saved: Mapping[str, Any]) -> "SessionOptions":
+        """A copy in which what is None has the value that `saved` has under the same name. What is no option, or not
+        any more, is left out."""
+        unset = {name for name in self.__struct_fields__ if getattr(self, name) is None}
+        return self.merged(**{name: value for name, value in saved.items() if name in unset})
 
     def merged(self, **overrides: Any) -> "SessionOptions":
         """A copy in which every override that is not None wins, with every value checked.

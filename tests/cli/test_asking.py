@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import COMMAND, ServerThread, configure
+from tests.cli.conftest import COMMAND, ServerThread, configure, ended, start
 from tests.support.chat_server import Call, Say
 
 pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
@@ -34,8 +34,8 @@ class OnTerminal:
         os.close(inner)
         self.shown = ""
 
-    def wait_for(self, text: str) -> None:
-        while text not in self.shown:
+    def wait_for(self, text: str, *, after: str = "") -> None:
+        while text not in self.shown.partition(after)[2] if after else text not in self.shown:
             self.shown += os.read(self._fd, 65_536).decode()
 
     def type(self, text: str) -> None:
@@ -94,6 +94,39 @@ def test_a_question_is_put_to_the_person(terminal: Callable[..., OnTerminal], se
     screen.type("2\n")
     assert screen.end() == 0
     assert "blue" in str(server.server.requests[-1].json["messages"])
+
+
+def test_a_question_that_is_answered_from_elsewhere_is_taken_back_and_so_is_what_was_typed_for_it(
+    terminal: Callable[..., OnTerminal], serve: Serve, tmp_path: Path
+) -> None:
+    again = Call("write", '{"file_path": "again", "content": "x"}', "call_2")
+    configure(tmp_path, serve([Say(calls=(WRITE,)), Say(calls=(again,)), Say("Done as told.")]))
+    screen = terminal("run", "Make it.", "--session", "s1")
+    screen.wait_for("[y/N]")
+    screen.type("y")
+    approved = ended(start("approve", "s1/call_1", cwd=tmp_path))
+    assert (approved.code, approved.out) == (0, "")
+    screen.wait_for("(answered from elsewhere, or given up)")
+    screen.wait_for('"file_path":"again"')
+    screen.wait_for("[y/N]", after='"file_path":"again"')
+    screen.type("\n")
+    assert screen.end() != 0
+    assert (tmp_path / "made").exists()
+    assert not (tmp_path / "again").exists()
+
+
+def test_after_an_answer_from_elsewhere_the_next_question_is_for_the_person_again(
+    terminal: Callable[..., OnTerminal], serve: Serve, tmp_path: Path
+) -> None:
+    again = Call("write", '{"file_path": "again", "content": "x"}', "call_2")
+    configure(tmp_path, serve([Say(calls=(WRITE,)), Say(calls=(again,)), Say("Done as told.")]))
+    screen = terminal("run", "Make it.", "--session", "s1")
+    screen.wait_for("[y/N]")
+    assert ended(start("approve", "s1/call_1", cwd=tmp_path)).code == 0
+    screen.wait_for("[y/N]", after='"file_path":"again"')
+    screen.type("y\n")
+    assert screen.end() == 0
+    assert (tmp_path / "again").exists()
 
 
 def test_ctrl_c_works_while_a_question_stands(

@@ -184,7 +184,9 @@ def test_a_spent_budget_ends_with_its_own_code_and_keeps_what_is_done(
     assert len(server.prompts) == 3
 
 
-def test_a_step_that_needs_approval_fails_and_names_the_option(fanfold: Fanfold, serve: Serve, workspace: Path) -> None:
+def test_a_step_that_needs_approval_is_parked_and_the_option_is_named(
+    fanfold: Fanfold, serve: Serve, workspace: Path
+) -> None:
     def write_first(asked: Json) -> Say:
         is_first = asked["messages"][-1]["role"] == "user"
         call = Call("write", '{"file_path": "made", "content": "x"}')
@@ -193,8 +195,9 @@ def test_a_step_that_needs_approval_fails_and_names_the_option(fanfold: Fanfold,
     configure(workspace, serve(write_first))
     command = ("map", "a.txt", "--agent", "general", "--prompt", "{content}")
     done = fanfold(*command)
-    assert done.code == 7
+    assert done.code == 5
     assert "allow it with --allow write" in done.err
+    assert "see what waits with: fanfold inbox" in done.err
     assert not (workspace / "made").exists()
     assert fanfold(*command, "--allow", "write(made)").code == 0
     assert (workspace / "made").exists()

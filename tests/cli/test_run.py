@@ -104,6 +104,18 @@ def test_an_allowed_call_runs_unasked(fanfold: Fanfold, serve: Serve, tmp_path: 
     assert (tmp_path / "made").exists()
 
 
+def test_a_childs_call_that_nobody_can_be_asked_about_is_told(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    task = Call("task", '{"agent": "general", "description": "d", "prompt": "child"}', "call_1")
+    write = Call("write", '{"file_path": "made", "content": "x"}', "call_2")
+    script = [Say(calls=(task,)), Say(calls=(write,)), Say("It could not.")] * 2
+    configure(tmp_path, serve(script))
+    done = fanfold("run", "Have it made.", "--allow", "task")
+    assert (done.code, done.out) == (0, "It could not.\n")
+    assert "hint: a child wanted to use write, and nobody can be asked here; allow it with --allow write" in done.err
+    assert json.loads(fanfold("run", "Have it made.", "--allow", "task", "--json").out)["unanswered"] == ["write"]
+    assert not (tmp_path / "made").exists()
+
+
 def test_a_question_parks_and_can_be_answered_later(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
     server = serve([Say(calls=(Call("ask_user", '{"question": "Which one?"}'),)), Say("The red one, then.")])
     configure(tmp_path, server)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fanfold import PermissionPolicy, Session
+from fanfold import PermissionPolicy, Session, Usage
 from fanfold.contracts.facts import Compacted, ToolResulted, UserMessaged
 from fanfold.contracts.governance import BLOCKING_EVENTS
 from fanfold.errors import HookBlockedError, ProviderError, RunCancelledError, SessionClosedError
@@ -19,6 +19,8 @@ from tests.support.open_session import facts_of, heard, opened, until
 from tests.support.tools import RecordingTool
 
 ALL_ALLOWED = PermissionPolicy(default_decision="allow")
+FULL = Reply(text="one " * 20, usage=Usage(prompt_tokens=90, completion_tokens=5, total_tokens=95))
+"""An answer after which a window of 100 tokens is full."""
 BLOCK = {"action": "block", "reason": "not today"}
 
 
@@ -90,7 +92,7 @@ def test_the_points_of_a_run_with_a_tool_come_in_the_order_of_the_work(tmp_path:
 
 
 def test_payloads_tell_of_the_call_the_place_and_the_tags(tmp_path: Path) -> None:
-    tags = {"tenant_id": "t", "principal": "p", "agent_template_id": "a", "correlation_id": "c"}
+    tags: dict[str, Any] = {"tenant_id": "t", "principal": "p", "agent_template_id": "a", "correlation_id": "c"}
     model = ScriptedModel([calls(("look", {"at": 1})), calls(("look", {"at": 2})), "done"])
 
     async def main() -> None:
@@ -199,7 +201,8 @@ def test_a_blocked_prompt_is_not_recorded_and_the_session_goes_on(tmp_path: Path
             with pytest.raises(HookBlockedError, match="a hook blocked pre_prompt: not today") as raised:
                 await session.send_async("secret")
             assert raised.value.code == "HOOK_BLOCKED"
-            assert model.requests == [] and session.history() == []
+            assert model.requests == []
+            assert session.history() == []
             assert session.unregister_hook("no")
             await session.send_async("go")
         assert [fact.payload.text for fact in facts_of(tmp_path) if isinstance(fact.payload, UserMessaged)] == ["go"]
@@ -275,7 +278,8 @@ def test_a_tool_call_that_a_hook_stops_is_a_failed_result_and_the_turn_goes_on(
 
     asyncio.run(main())
     [(ok, output)] = results(tmp_path)
-    assert not ok and output.startswith(told)
+    assert not ok
+    assert output.startswith(told)
     assert tool.calls == []
 
 
@@ -295,7 +299,8 @@ def test_a_hanging_handler_denies_when_its_time_is_up(tmp_path: Path) -> None:
     finally:
         over.set()
     [(ok, output)] = results(tmp_path)
-    assert not ok and "did not respond within 25ms" in output
+    assert not ok
+    assert "did not respond within 25ms" in output
     assert tool.calls == []
 
 
@@ -373,7 +378,8 @@ def test_a_modified_path_does_not_get_out_of_the_workspace(tmp_path: Path) -> No
 
     asyncio.run(main())
     [(ok, _)] = results(inside)
-    assert not ok and not (tmp_path / "out.txt").exists()
+    assert not ok
+    assert not (tmp_path / "out.txt").exists()
 
 
 def test_an_approval_counts_for_the_arguments_that_were_approved(tmp_path: Path) -> None:
@@ -419,7 +425,8 @@ def test_modified_arguments_must_fit_the_schema_for_the_host_too(tmp_path: Path)
 
     asyncio.run(main())
     [(ok, output)] = results(tmp_path)
-    assert not ok and "do not fit its schema" in output
+    assert not ok
+    assert "do not fit its schema" in output
     assert tool.calls == []
 
 
@@ -546,13 +553,16 @@ def test_a_blocked_compaction_of_the_host_raises_and_changes_nothing(tmp_path: P
 
 @pytest.mark.parametrize("answer", [BLOCK, {"action": "skip"}, raises])
 def test_a_blocked_automatic_compaction_is_left_out_and_the_run_goes_on(tmp_path: Path, answer: Any) -> None:
-    model = ScriptedModel(["one", "two"])
+    model = ScriptedModel([FULL, calls(("look", {})), "two"])
 
     async def main() -> None:
-        async with opened(tmp_path, model, max_context_tokens=100) as session:
-            await session.send_async("a " * 100)
+        async with opened(tmp_path, model, RecordingTool("look"), max_context_tokens=100) as session:
+            await session.send_async("a")
             handler = listen(session, "pre_compact", "post_compact", answer=answer)
-            assert (await session.send_async("b " * 100)).text == "two"
+            stream = await session.stream_async("b")
+            told = [each.payload["phase"] for each in await heard(stream) if each.type == "auto_compact"]
+            assert told == ["blocked"]
+            assert (await stream.result_async()).text == "two"
             assert handler.points == ["pre_compact"]
 
     asyncio.run(main())
@@ -560,16 +570,16 @@ def test_a_blocked_automatic_compaction_is_left_out_and_the_run_goes_on(tmp_path
 
 
 def test_the_points_around_a_compaction_tell_what_it_does(tmp_path: Path) -> None:
-    model = ScriptedModel(["one", "summed up", "two"])
+    model = ScriptedModel([FULL, "short", "two"])
 
     async def main() -> None:
         async with opened(tmp_path, model, max_context_tokens=100) as session:
-            await session.send_async("a " * 100)
+            await session.send_async("a")
             handler = listen(session, "pre_compact", "post_compact", "generate_start")
-            await session.send_async("b " * 100)
+            await session.send_async("b")
             assert handler.points == ["pre_compact", "generate_start", "post_compact", "generate_start"]
             assert handler.payloads[0]["before_messages"] == 3
-            assert handler.payloads[2]["summary"] == "summed up"
+            assert handler.payloads[2]["summary"] == "short"
 
     asyncio.run(main())
 

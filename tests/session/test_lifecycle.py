@@ -141,7 +141,7 @@ def test_a_stream_that_is_cancelled_before_its_first_step_ends(
         async with opened(tmp_path, ScriptedModel(echo)) as (_, session):
             stream = await session.stream_async("go")
             await end(session, stream)
-            [last] = [item async for item in stream]
+            *_, last = [item async for item in stream]
             assert (last.type, last.payload["code"]) == ("error", "RUN_CANCELLED")
             with pytest.raises(RunCancelledError):
                 await stream.result_async()

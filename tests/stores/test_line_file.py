@@ -129,3 +129,33 @@ def test_what_is_set_aside_is_kept_whole_and_the_name_has_another_file(tmp_path:
     file.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t", "t.aside-1", "t.aside-2"]
     assert (tmp_path / "t").read_bytes() == b"two\n"
+
+
+def test_nobody_gets_the_file_while_its_holder_sets_it_aside(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    (tmp_path / "t.new").write_bytes(b"left by one who died here")
+    file = LineFile.try_open(path)
+    assert file is not None
+    got: list[int] = []
+    is_over = threading.Event()
+
+    def rival() -> None:
+        while not is_over.is_set():
+            other = LineFile.try_open(path)
+            if other is not None:
+                got.append(other.inode)
+                other.close()
+
+    threads = [threading.Thread(target=rival) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(60):
+        file.write(b"%d\n" % number)
+        file.keep(len(b"%d\n" % number))
+        assert file.set_aside().read_bytes() == b"%d\n" % number
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    assert got == []
+    file.close()
+    assert len(list(tmp_path.iterdir())) == 60

@@ -26,15 +26,17 @@ async def opened(
     **options: Any,
 ) -> AsyncIterator[Session]:
     """The session `s`, with ids that count from `id-0`; it is closed at the end of the block."""
-    async with await Agent.create_async(
-        models={"scripted/model": model, **(models or {})},
-        tools={tool.spec.name: tool for tool in tools},
-        agents=agents,
-        host_env=host_env or HostEnv(ids=SequentialIds("id")),
-        open_log=open_log,
-    ) as agent:
-        async with await agent.session_async(workspace, session_id=session_id, **options) as session:
-            yield session
+    async with (
+        await Agent.create_async(
+            models={"scripted/model": model, **(models or {})},
+            tools={tool.spec.name: tool for tool in tools},
+            agents=agents,
+            host_env=host_env or HostEnv(ids=SequentialIds("id")),
+            open_log=open_log,
+        ) as agent,
+        await agent.session_async(workspace, session_id=session_id, **options) as session,
+    ):
+        yield session
 
 
 async def heard(stream: EventStream) -> list[AgentEvent]:

@@ -1,5 +1,6 @@
 """Endings of a command that are not the library's errors: nothing there, failed steps, a signal."""
 
+from fanfold.contracts.record import JsonObject
 from fanfold.errors import FanfoldError
 
 
@@ -7,6 +8,17 @@ class NotThereError(FanfoldError):
     """There is no such session, thread or checkpoint."""
 
     code = "NOT_FOUND"
+
+
+class WaitingError(FanfoldError):
+    """The run, or some steps, wait for a person; what they did is kept, and the same work goes on from the answer."""
+
+    code = "PARKED"
+
+    def __init__(self, message: str, details: JsonObject) -> None:
+        super().__init__(message)
+        self.details = details
+        """For `--json`: `waiting` as in the inbox, and how to go on."""
 
 
 class FailedStepsError(FanfoldError):

@@ -5,11 +5,12 @@ import signal
 
 import click
 
-from fanfold.cli.endings import FailedStepsError, NotThereError, StoppedBySignal
+from fanfold.cli.endings import FailedStepsError, NotThereError, StoppedBySignal, WaitingError
 from fanfold.errors import (
     AlreadyActiveError,
     BudgetExhaustedError,
     ConfigError,
+    ControlError,
     FencedError,
     MissingExtraError,
     ParkedError,
@@ -46,6 +47,7 @@ _BY_CLASS: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (click.UsageError, ExitCode.USAGE),
     (NotThereError, ExitCode.NOT_FOUND),
     (ParkedError, ExitCode.PARKED),
+    (WaitingError, ExitCode.PARKED),
     (BudgetExhaustedError, ExitCode.BUDGET),
     (FailedStepsError, ExitCode.FAILED_STEPS),
     (SessionBusyError, ExitCode.BUSY),
@@ -57,10 +59,24 @@ _BY_CLASS: tuple[tuple[type[BaseException], ExitCode], ...] = (
 )
 
 
+_BY_CONTROL_CODE: dict[str, ExitCode] = {
+    # What another process's session said no with.
+    **dict.fromkeys(("CONTROL_UNAVAILABLE",), ExitCode.CONFIG),
+    **dict.fromkeys(("INVALID_REQUEST", "DUPLICATE_REQUEST", "USAGE_ERROR"), ExitCode.USAGE),
+    **dict.fromkeys(
+        ("NOT_SERVED", "NOT_WAITING", "ALREADY_ANSWERED", "NO_ACTIVE_RUN", "CLOSED", "SESSION_CLOSED"),
+        ExitCode.NOT_FOUND,
+    ),
+    **dict.fromkeys(("SESSION_BUSY", "ALREADY_ACTIVE", "QUEUE_FULL", "HOOK_RETRY"), ExitCode.BUSY),
+}
+
+
 def exit_code_of(error: BaseException) -> ExitCode:
     """The exit code of a command that ended with `error`."""
     if isinstance(error, StoppedBySignal):
         return ExitCode.TERMINATED if error.signal_number == signal.SIGTERM else ExitCode.INTERRUPTED
+    if isinstance(error, ControlError):
+        return _BY_CONTROL_CODE.get(error.code, ExitCode.FAILED)
     for kind, code in _BY_CLASS:
         if isinstance(error, kind):
             return code

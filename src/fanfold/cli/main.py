@@ -11,7 +11,7 @@ import click
 
 from fanfold import __version__
 from fanfold.cli import process
-from fanfold.cli.endings import StoppedBySignal
+from fanfold.cli.endings import StoppedBySignal, WaitingError
 from fanfold.cli.exit_codes import ExitCode, exit_code_of
 from fanfold.cli.hints import hint_of
 from fanfold.cli.lazy_group import LazyGroup
@@ -26,6 +26,12 @@ _COMMANDS = {
     "run": ("fanfold.cli.run", "One prompt to one agent; its answer on stdout."),
     "map": ("fanfold.cli.map", "One agent step, or a chain of them, over many items in parallel."),
     "parallel": ("fanfold.cli.parallel", "Run the steps of a JSON file in parallel."),
+    "inbox": ("fanfold.cli.inbox", "List what waits for an approval or an answer, of all that runs here or is parked."),
+    "approve": ("fanfold.cli.approve", "Let a tool call of the inbox run."),
+    "deny": ("fanfold.cli.deny", "Keep a tool call of the inbox from running."),
+    "answer": ("fanfold.cli.answer", "Answer a question of the inbox."),
+    "steer": ("fanfold.cli.steer", "Tell a run under way a further instruction."),
+    "cancel": ("fanfold.cli.cancel", "Stop a run under way, or one step of a fan-out."),
     "checkpoints": ("fanfold.cli.checkpoints", "List, show and delete what resumable work has finished."),
     "sessions": ("fanfold.cli.sessions", "List and show the sessions of a workspace."),
     "log": ("fanfold.cli.log", "Check and repair the fact logs."),
@@ -102,7 +108,8 @@ def _report(error: BaseException, *, as_json: bool) -> None:
     message = _message(error)
     hint = hint_of(error)
     if as_json:
-        text = json.dumps({"code": _code(error), "message": message, "hint": hint})
+        details = error.details if isinstance(error, WaitingError) else {}
+        text = json.dumps({"code": _code(error), "message": message, "hint": hint, **details})
     elif isinstance(error, click.ClickException):
         shown = io.StringIO()
         error.show(shown)  # with the usage of the command

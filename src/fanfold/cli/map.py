@@ -12,7 +12,7 @@ import click
 from fanfold.cli.console import Console
 from fanfold.cli.endings import StoppedBySignal
 from fanfold.cli.items import load_items
-from fanfold.cli.map_job import Job, plan_job, run_job
+from fanfold.cli.map_job import Job, plan_job, run_job, workflow_id_of
 from fanfold.cli.map_steps import DEFAULT_AGENT, check_prompts, first_step, next_step
 from fanfold.cli.named_input import STDIN
 from fanfold.cli.options import agent_options, console_options, fan_out_options, output_options
@@ -20,10 +20,11 @@ from fanfold.cli.out_file import open_out
 from fanfold.cli.plan_text import PlanLine, plan_text
 from fanfold.cli.progress import View, view_for
 from fanfold.cli.render import Format, render
-from fanfold.cli.report import end, tell
+from fanfold.cli.report import Hints, end, tell
 from fanfold.cli.results import Row
 from fanfold.cli.stopping import run_until_stopped
 from fanfold.cli.tally import Tally
+from fanfold.cli.waiting_here import parked_in_workflow
 from fanfold.contracts.events import event
 
 
@@ -90,7 +91,7 @@ def command(
     tally = Tally(len(items), job.budget)
     view = view_for(console, tally, title="map", output=output)
     start = time.monotonic()
-    rows = _run(job, view, tally)
+    rows = _run(job, view, tally, console, is_told=output is None)
     try:
         if out_file is not None:
             out_file.write_whole(render(rows, out_file.format))
@@ -98,19 +99,23 @@ def command(
         _print(console, output, rows, tally, format)
     if output is None:
         tell(console, tally, rows, noun="items", seconds=time.monotonic() - start)
+    end(rows, noun="items", allow_failures=allow_failures, hints=_hints(job, rows))
+
+
+def _hints(job: Job, rows: Sequence[Row]) -> Hints:
     again = _again(job)
-    end(
-        rows,
-        noun="items",
-        allow_failures=allow_failures,
+    is_parked = any(row.is_parked for row in rows)
+    return Hints(
         after_failures=f"what is done is kept; {again} to ask only the rest",
         after_budget=f"what is done is kept; {again}, with a larger --budget",
+        after_parked=f"then {again}, and they go on",
+        waiting=parked_in_workflow(workflow_id_of(job)) if is_parked else (),
     )
 
 
-def _run(job: Job, view: View, tally: Tally) -> list[Row]:
+def _run(job: Job, view: View, tally: Tally, console: Console, *, is_told: bool) -> list[Row]:
     try:
-        return run_until_stopped(run_job(job, view, tally))
+        return run_until_stopped(run_job(job, view, tally, console, is_told=is_told))
     except StoppedBySignal as stop:
         stop.message = f"stopped: {tally.done} of {tally.total} items are done and kept; {_again(job)} to continue"
         raise

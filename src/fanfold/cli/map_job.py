@@ -9,18 +9,23 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fanfold.agent import Agent
+from fanfold.cli.console import Console
 from fanfold.cli.items import Item
 from fanfold.cli.opening import open_agent, open_session, open_store, require_models
 from fanfold.cli.progress import View
 from fanfold.cli.results import Row, row_of
+from fanfold.cli.serving import served
 from fanfold.cli.tally import Tally
+from fanfold.cli.waiting_note import WaitingNote
 from fanfold.config.discovery import load
 from fanfold.contracts.codec import encode_json
+from fanfold.contracts.events import AgentEvent
 from fanfold.kernel.step_identity import digest
 from fanfold.options import SessionOptions
 from fanfold.orchestration.checkpoints import delete_checkpoint
 from fanfold.orchestration.map_plan import MapPlan, plan_map
 from fanfold.orchestration.mapping import MapItem, MapRow, MapStep
+from fanfold.protocols import EventSink
 from fanfold.session.session import Session
 
 _ID_CHARS = 16
@@ -34,6 +39,8 @@ class Job:
     allow: Sequence[str]
     concurrency: int | None
     budget: int | None
+    wait: bool
+    """For approvals and answers from other processes."""
     is_fresh: bool
 
     def meant(self, default_model: str) -> list[MapStep]:
@@ -41,7 +48,7 @@ class Job:
         return [replace(step, model=default_model) if step.model is None else step for step in self.steps]
 
 
-async def run_job(job: Job, view: View, tally: Tally) -> list[Row]:
+async def run_job(job: Job, view: View, tally: Tally, console: Console, *, is_told: bool) -> list[Row]:
     """One row for each item, in their order. `view` is open, and hears everything, while the work goes on.
 
     Raises:
@@ -51,14 +58,20 @@ async def run_job(job: Job, view: View, tally: Tally) -> list[Row]:
     gathered = _Gathered(job.items, view)
     async with await open_agent(job.config) as agent:
         steps = job.meant(agent.settings.default_model)
-        async with _opened(job, agent, steps) as session, view:
+        known_as = workflow_id(steps)
+        async with (
+            _opened(job, agent, steps) as session,
+            served(session, console, known_as=known_as, is_needed=job.wait, is_told=is_told),
+            view,
+        ):
+            note = WaitingNote(known_as, session.session_id) if job.wait and is_told else None
             tally.never_started = gathered.finish_unreadable()
             await session.map_async(
                 gathered.runnable(),
                 steps,
-                workflow_id=workflow_id(steps),
+                workflow_id=known_as,
                 budget_tokens=job.budget,
-                events=view.event,
+                events=view.event if note is None else _both(view.event, note),
                 on_row=gathered.on_row,
             )
     return gathered.in_order()
@@ -66,10 +79,19 @@ async def run_job(job: Job, view: View, tally: Tally) -> list[Row]:
 
 async def plan_job(job: Job) -> MapPlan:
     """What `run_job` would do with the items that can be read. Of the configuration only the default model counts."""
-    steps = job.meant(load(job.config, start=Path.cwd(), environ=os.environ).default_model)
+    steps = _steps_of(job)
     items = [_as_map_item(item) for item in job.items if item.problem is None]
     async with open_store() as store:
         return await plan_map(store, items, steps, workflow_id(steps))
+
+
+def workflow_id_of(job: Job) -> str:
+    """What `run_job` records it as."""
+    return workflow_id(_steps_of(job))
+
+
+def _steps_of(job: Job) -> list[MapStep]:
+    return job.meant(load(job.config, start=Path.cwd(), environ=os.environ).default_model)
 
 
 def workflow_id(steps: Sequence[MapStep]) -> str:
@@ -84,7 +106,10 @@ async def _opened(job: Job, agent: Agent, steps: Sequence[MapStep]) -> AsyncGene
     )
     async with open_store() as store:
         options = SessionOptions(
-            model=steps[0].model, max_parallel_tasks=job.concurrency, approvals="refuse", session_store=store
+            model=steps[0].model,
+            max_parallel_tasks=job.concurrency,
+            approvals="park" if job.wait else "refuse",
+            session_store=store,
         )
         async with await open_session(agent, job.allow, options) as session:
             if job.is_fresh:  # last, when nothing else can be wrong with the command
@@ -122,6 +147,14 @@ class _Gathered:
 
     def in_order(self) -> list[Row]:
         return [self.rows[index] for index in range(len(self.items))]
+
+
+def _both(first: EventSink, second: EventSink) -> EventSink:
+    def hear(event: AgentEvent) -> None:
+        first(event)
+        second(event)
+
+    return hear
 
 
 def _as_map_item(item: Item) -> MapItem:

@@ -28,6 +28,15 @@ def token_count(text: str) -> int:
     return round(tokens)
 
 
+def wait_option(command: Command) -> Command:
+    """Gives the command `wait`."""
+    return click.option(
+        "--wait",
+        is_flag=True,
+        help="Wait for approvals and answers from other processes (fanfold inbox) instead of parking.",
+    )(command)
+
+
 _FAN_OUT: tuple[Callable[[Any], Any], ...] = (
     click.option("--model", envvar="FANFOLD_MODEL", help="provider/model-id.  [default: the configuration's]"),
     click.option(
@@ -38,6 +47,7 @@ _FAN_OUT: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--budget", type=token_count, metavar="TOKENS", help="Start no model call beyond it: 50k, 1.5m."),
     click.option("--allow", multiple=True, metavar="RULE", help="Let agents use a tool: bash, 'bash(git log:*)'."),
+    wait_option,
     click.option("--allow-failures", is_flag=True, help="Exit with 0 although some failed."),
 )
 
@@ -85,7 +95,7 @@ def json_option(command: Command) -> Command:
 
 
 def fan_out_options(command: Command) -> Command:
-    """`model`, `concurrency`, `budget`, `allow` and `allow_failures`."""
+    """`model`, `concurrency`, `budget`, `allow`, `wait` and `allow_failures`."""
     for option in reversed(_FAN_OUT):
         command = option(command)
     return command

@@ -19,10 +19,11 @@ from fanfold.cli.parallel_job import Job, plan_job, refuse_changed, run_job
 from fanfold.cli.plan_text import PlanLine, plan_text
 from fanfold.cli.progress import View, view_for
 from fanfold.cli.render import render
-from fanfold.cli.report import end, tell
+from fanfold.cli.report import Hints, end, tell
 from fanfold.cli.results import Row, row_of
 from fanfold.cli.stopping import run_until_stopped
 from fanfold.cli.tally import Tally
+from fanfold.cli.waiting_here import parked_in_workflow
 from fanfold.contracts.codec import decode_json
 from fanfold.contracts.events import event
 from fanfold.contracts.steps import AgentStepSpec, BudgetSnapshot, StepOutcome
@@ -76,13 +77,12 @@ def command(
     view = view_for(console, tally, title="parallel", output=output)
     start = time.monotonic()
     again = f"give the same steps to: {typed}" if specs == STDIN else typed
-    outcomes, spent = _run(job, view, tally, again)
+    outcomes, spent = _run(job, view, tally, again, console, is_told=output is None)
     rows = [row_of(outcome.task_id, outcome) for outcome in outcomes]
     _print(console, output, rows, outcomes, spent)
     if output is None:
         tell(console, tally, rows, noun="steps", seconds=time.monotonic() - start)
-    after_failures, after_budget = _hints(workflow, again)
-    end(rows, noun="steps", allow_failures=allow_failures, after_failures=after_failures, after_budget=after_budget)
+    end(rows, noun="steps", allow_failures=allow_failures, hints=_hints(workflow, again, rows))
 
 
 def read_specs(source: str) -> list[AgentStepSpec]:
@@ -108,9 +108,11 @@ def read_specs(source: str) -> list[AgentStepSpec]:
     return steps
 
 
-def _run(job: Job, view: View, tally: Tally, again: str) -> tuple[list[StepOutcome], BudgetSnapshot | None]:
+def _run(
+    job: Job, view: View, tally: Tally, again: str, console: Console, *, is_told: bool
+) -> tuple[list[StepOutcome], BudgetSnapshot | None]:
     try:
-        return run_until_stopped(run_job(job, view, tally))
+        return run_until_stopped(run_job(job, view, tally, console, is_told=is_told))
     except StoppedBySignal as stop:
         if job.workflow is None:
             stop.message = f"stopped: {tally.finished} of {tally.total} steps had ended"
@@ -124,14 +126,25 @@ def _run(job: Job, view: View, tally: Tally, again: str) -> tuple[list[StepOutco
 _NOT_KEPT = "nothing is kept without --workflow ID; with it the same command runs only what is not finished"
 
 
-def _hints(workflow: str | None, again: str) -> tuple[str, str]:
-    """After failures, and after a spent budget."""
+_NOT_PARKED = (
+    "what could not be asked is lost; with --workflow ID it would wait for fanfold approve, and the same command go on"
+)
+
+
+def _hints(workflow: str | None, again: str, rows: Sequence[Row]) -> Hints:
     if workflow is None:
-        return _NOT_KEPT, "nothing is kept without --workflow ID; run it again with a larger --budget"
-    return (
-        f"the finished steps are kept; only the rest runs with: {again}",
-        f"the budget covers the earlier runs of workflow '{workflow}' too; the finished steps are kept: run the same "
-        "command with a larger --budget",
+        is_parked = any(row.is_parked for row in rows)
+        return Hints(
+            after_failures=f"{_NOT_KEPT}\n{_NOT_PARKED}" if is_parked else _NOT_KEPT,
+            after_budget="nothing is kept without --workflow ID; run it again with a larger --budget",
+            after_parked=None,
+        )
+    return Hints(
+        after_failures=f"the finished steps are kept; only the rest runs with: {again}",
+        after_budget=f"the budget covers the earlier runs of workflow '{workflow}' too; the finished steps are kept: "
+        "run the same command with a larger --budget",
+        after_parked=f"then go on with: {again}",
+        waiting=parked_in_workflow(workflow) if any(row.is_parked for row in rows) else (),
     )
 
 

@@ -3,13 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
+from fanfold.cli.console import Console
 from fanfold.cli.opening import open_agent, open_session, open_store, require_models
 from fanfold.cli.progress import View
 from fanfold.cli.results import Row, row_of
+from fanfold.cli.serving import served
 from fanfold.cli.tally import Tally
+from fanfold.cli.waiting_note import WaitingNote
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, BudgetSnapshot, ParallelResult, StepOutcome
@@ -19,6 +23,7 @@ from fanfold.kernel.step_identity import step_identity
 from fanfold.options import SessionOptions
 from fanfold.orchestration.journal import read_journal
 from fanfold.orchestration.plan import plan_resume
+from fanfold.protocols import EventSink
 from fanfold.session.session import Session
 
 
@@ -33,6 +38,8 @@ class Job:
     concurrency: int | None
     budget: int | None
     allow: Sequence[str]
+    wait: bool
+    """For approvals and answers from other processes."""
 
     @property
     def meant(self) -> list[AgentStepSpec]:
@@ -40,23 +47,31 @@ class Job:
         return [replace(step, model=self.model) if step.model is None else step for step in self.steps]
 
 
-async def run_job(job: Job, view: View, tally: Tally) -> tuple[list[StepOutcome], BudgetSnapshot | None]:
+async def run_job(
+    job: Job, view: View, tally: Tally, console: Console, *, is_told: bool
+) -> tuple[list[StepOutcome], BudgetSnapshot | None]:
     """The outcomes in the order of the steps. `view` is open, and hears everything, while the work goes on.
 
     Raises:
         UsageError, ConfigError, AlreadyActiveError, CheckpointRefusedError: before any step has run.
         LogWriteError: a finished step could not be recorded; those before it are.
     """
-    options = SessionOptions(model=job.model, max_parallel_tasks=job.concurrency, approvals="refuse")
+    approvals: Literal["park", "refuse"] = "park" if job.wait else "refuse"
+    options = SessionOptions(model=job.model, max_parallel_tasks=job.concurrency, approvals=approvals)
     async with open_store() as store, await open_agent(job.config) as agent:
         await require_models(agent, ((f"specs[{index}].model", step.model) for index, step in enumerate(job.steps)))
         recorded: dict[str, StepOutcome] = {}
         if job.workflow is not None:
             succeeded = (await read_journal(store, job.workflow)).succeeded
             recorded = {place: end.outcome for place, end in succeeded.items()}
-        progress = _Progress(job.steps, recorded, view, tally)
         options = options.merged(session_store=store)
-        async with await open_session(agent, job.allow, options) as session, view:
+        async with (
+            await open_session(agent, job.allow, options) as session,
+            served(session, console, known_as=job.workflow, is_needed=job.wait, is_told=is_told),
+            view,
+        ):
+            note = WaitingNote(job.workflow or session.session_id, session.session_id)
+            progress = _Progress(job.steps, recorded, view, tally, note if job.wait and is_told else None)
             outcomes, spent = await _outcomes(session, job, progress)
             progress.finish_rest(outcomes)
     return outcomes, spent
@@ -94,8 +109,14 @@ class _Progress:
     """Makes one row of each step that ends, and tells it to the view."""
 
     def __init__(
-        self, steps: Sequence[AgentStepSpec], recorded: Mapping[str, StepOutcome], view: View, tally: Tally
+        self,
+        steps: Sequence[AgentStepSpec],
+        recorded: Mapping[str, StepOutcome],
+        view: View,
+        tally: Tally,
+        note: EventSink | None,
     ) -> None:
+        self._note = note
         self._recorded = recorded
         self._view = view
         self._tally = tally
@@ -106,6 +127,8 @@ class _Progress:
 
     def event(self, item: AgentEvent) -> None:
         self._view.event(item)
+        if self._note is not None:
+            self._note(item)
         payload = item.payload
         match item.type:
             case "subagent_start":

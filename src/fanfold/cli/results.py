@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fanfold.cli.cells import one_line
 from fanfold.contracts.record import JsonObject, JsonValue
 from fanfold.contracts.steps import StepOutcome
+from fanfold.errors import ParkedError
 
 _STRUCTURED = re.compile(r"(?P<answer>.*)\n\n\[(?P<why>structured output failed: .*)\]", re.DOTALL)
 """The failure of a step whose answers did not fit its schema: the last of them, then why."""
@@ -23,6 +24,8 @@ class Row:
     is_cached: bool = False
     stop_reason: str | None = None
     """Why a successful answer did not end by itself, such as `length`."""
+    is_parked: bool = False
+    """It failed only because nobody could be asked."""
 
     @property
     def reason(self) -> str:
@@ -55,4 +58,5 @@ def row_of(item: str, outcome: StepOutcome, *, is_cached: bool = False) -> Row:
         seconds=(outcome.duration_ms or 0) / 1000,
         is_cached=is_cached,
         stop_reason=outcome.stop_reason,
+        is_parked=outcome.error_code == ParkedError.code,
     )

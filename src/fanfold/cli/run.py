@@ -10,18 +10,22 @@ import click
 
 from fanfold.cli.console import Console
 from fanfold.cli.endings import NotThereError, StoppedBySignal
-from fanfold.cli.going_on import command_for, how_to_go_on
+from fanfold.cli.going_on import command_for, how_to_go_on, parked_run
 from fanfold.cli.named_input import STDIN, read_stdin
 from fanfold.cli.opening import open_agent, open_session
-from fanfold.cli.options import agent_options, console_options, output_options
-from fanfold.cli.parked import Answers, settle_parked
+from fanfold.cli.options import agent_options, console_options, output_options, wait_option
+from fanfold.cli.parked import Answers, Asking, settle_parked
 from fanfold.cli.run_screen import RunScreen
+from fanfold.cli.serving import served
 from fanfold.cli.stopping import run_until_stopped
+from fanfold.cli.thread_reader import read_thread
+from fanfold.cli.waiting_note import WaitingNote
 from fanfold.contracts.events import AgentResult
 from fanfold.env import UuidIds
 from fanfold.errors import ParkedError, RunError, UsageError
 from fanfold.options import SessionOptions
 from fanfold.session.session import Session
+from fanfold.session.stream import EventStream
 
 _BROKEN = {
     "incomplete": "the model's answer broke off before its end",
@@ -39,6 +43,7 @@ _BROKEN = {
 @click.option("--approve", is_flag=True, help="Like --resume, and the tool call that waits may run.")
 @click.option("--deny", is_flag=True, help="Like --resume, and the tool call that waits may not run.")
 @click.option("--answer", metavar="TEXT", help="Like --resume, with the answer to the question that waits.")
+@wait_option
 @click.option("--model", envvar="FANFOLD_MODEL", help="provider/model-id.  [default: the configuration's]")
 @click.option("--allow", multiple=True, metavar="RULE", help="Let it use a tool unasked: bash, 'bash(git log:*)'.")
 @output_options
@@ -59,7 +64,8 @@ def command(
     """Give an agent one task; `-` reads it from stdin.
 
     The agent may look at files; what changes something asks you first. Without a terminal nobody can be
-    asked: then the command ends with exit code 5, the session is kept, and --approve or --deny goes on.
+    asked: then the command ends with exit code 5, the session is kept, and --approve or --deny goes on. With
+    --wait it waits until another process answers: see fanfold inbox.
     """
     answers = Answers(approved=approve if approve or deny else None, text=answer)
     is_resumed = resume or answers.is_given
@@ -99,41 +105,48 @@ async def _run(
     prompt: str | None,
     answers: Answers,
     *,
+    wait: bool,
     config: Path | None,
     model: str | None,
     allow: Sequence[str],
 ) -> AgentResult:
-    can_wait = prompt is not None and screen.console.may_ask
+    if prompt is None and not read_thread(session_id).facts:
+        raise NotThereError(f"there is nothing in session '{session_id}' to go on from")
+    can_wait = wait or screen.console.may_ask
+    screen.nobody_answers = not can_wait
     options = SessionOptions(session_id=session_id, model=model, approvals="park" if can_wait else "refuse")
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(await open_agent(config))
         session = await stack.enter_async_context(await open_session(agent, allow, options))
-        if prompt is None:
-            return await _resume(session, screen, answers)
-        for waiting in session.pending_confirmations():
-            screen.console.warn(
-                f"note: the call of {waiting.tool_name} that waits for an approval is given up by this prompt"
-            )
-        return await _converse(session, screen, prompt)
+        await stack.enter_async_context(
+            served(session, screen.console, is_needed=wait and not screen.console.may_ask, is_told=screen.is_for_people)
+        )
+        try:
+            note = WaitingNote(session.session_id, session.session_id)
+            is_noted = wait and screen.is_for_people and not screen.console.may_ask
+            stream = await _started(session, screen, prompt, answers)
+            return await _converse(session, screen, stream, note if is_noted else None)
+        except ParkedError as error:
+            raise parked_run(error, session) from error
 
 
-async def _converse(session: Session, screen: RunScreen, prompt: str) -> AgentResult:
-    async with await session.stream_async(prompt) as stream:
+async def _started(session: Session, screen: RunScreen, prompt: str | None, answers: Answers) -> EventStream:
+    if prompt is None:
+        if answers.is_given and await settle_parked(session, answers) == 0:
+            raise NotThereError(f"nothing waits for an approval or an answer in session '{session.session_id}'")
+        return await session.resume_stream_async()
+    for waiting in session.pending_confirmations():
+        screen.console.warn(
+            f"note: the call of {waiting.tool_name} that waits for an approval is given up by this prompt"
+        )
+    return await session.stream_async(prompt)
+
+
+async def _converse(session: Session, screen: RunScreen, stream: EventStream, note: WaitingNote | None) -> AgentResult:
+    async with stream, Asking(session, screen.console) as asking:
         async for event in stream:
             screen.show(event)
-            if event.type in ("confirmation_required", "user_question") and screen.console.may_ask:
-                await settle_parked(session, screen.console, Answers())
+            if note is not None:
+                note(event)
+            await asking.look()
         return await stream.result_async()
-
-
-async def _resume(session: Session, screen: RunScreen, answers: Answers) -> AgentResult:
-    if not session.history():
-        raise NotThereError(f"there is no session '{session.session_id}' here; see: fanfold sessions list")
-    if await settle_parked(session, screen.console, answers) == 0 and answers.is_given:
-        raise NotThereError(f"nothing waits for an approval or an answer in session '{session.session_id}'")
-    while True:
-        try:
-            return await session.resume_run_async(events=screen.show)
-        except ParkedError:
-            if await settle_parked(session, screen.console, Answers()) == 0:
-                raise

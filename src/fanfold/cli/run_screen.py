@@ -21,8 +21,18 @@ class RunScreen:
         self._is_streamed = output is None and console.out_width is not None
         self._turn = 0
         self._turn_text = ""
+        self.nobody_answers = False
+        """True: a child's call that needs an approval fails, and the model is told so."""
+        self._unanswered: set[str] = set()
+
+    @property
+    def is_for_people(self) -> bool:
+        """Not for a program that reads JSON."""
+        return self._output is None
 
     def show(self, event: AgentEvent) -> None:
+        if self.nobody_answers and event.type == "confirmation_required" and "task_id" in (event.metadata or {}):
+            self._unanswered.add(event.tool_name or "")
         if self._output is not None:
             if self._output == "jsonl":
                 self.console.write_json(event.to_dict())
@@ -56,11 +66,18 @@ class RunScreen:
         if self._output is not None:
             if self._output == "json":
                 head = {"schema": "fanfold/run/v1", "session_id": self._session_id}
-                self.console.write_json({**head, **result.to_dict()})
+                unanswered = {"unanswered": sorted(self._unanswered)} if self._unanswered else {}
+                self.console.write_json({**head, **result.to_dict(), **unanswered})
             return
         if self._turn_text.strip() != result.text.strip():
             self._end_line()
             self.console.write(result.text + ("" if result.text.endswith("\n") else "\n"))
         self._end_line()
+        if self._unanswered:
+            rules = " ".join(f"--allow {tool}" for tool in sorted(self._unanswered))
+            self.console.warn(
+                f"hint: a child wanted to use {', '.join(sorted(self._unanswered))}, and nobody can be asked here; allow "
+                f"it with {rules}, or answer from another terminal with --wait"
+            )
         cost = f"{tokens_text(result.total_tokens)} tokens, {result.tool_calls_count} tool calls"
         self.console.say(f"session {self._session_id}: {cost}")

@@ -98,8 +98,9 @@ class AgentResult(Record, frozen=True, kw_only=True):
         reports = self.verification or ()
         statuses = [report.status for report in reports]
         worst: tuple[VerificationStatus, ...] = ("failed", "needs_review", "passed")
+        status: VerificationStatus = next((each for each in worst if each in statuses), "skipped")
         return VerificationSummary(
-            status=next((status for status in worst if status in statuses), "skipped"),
+            status=status,
             report_count=len(reports),
             failed_count=statuses.count("failed"),
             pending_count=statuses.count("needs_review"),

@@ -45,6 +45,10 @@ class SavedTags(msgspec.Struct, frozen=True, kw_only=True):
     agent_template_id: str | None = None
     correlation_id: str | None = None
 
+    def given(self) -> dict[str, str]:
+        """Those that are set."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+
 
 class SavedControl(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str

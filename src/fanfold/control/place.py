@@ -1,9 +1,9 @@
 """The place where processes meet: one socket for each server, in a folder that only its user can enter.
 
 `<folder>/<key of the workspace>.<process>.<number>.sock`. The name is short whatever the workspace is called, for the
-address of such a socket may have about a hundred bytes, and it is found again by whoever knows the workspace. The folder
-is `$XDG_RUNTIME_DIR/fanfold`, else `/run/user/<uid>/fanfold`, else `/tmp/fanfold-<uid>`: the first that there can be. A
-client looks into all of them.
+address of such a socket may have about a hundred bytes, and it is found again by whoever knows the workspace. The
+folder is `$XDG_RUNTIME_DIR/fanfold`, else `/run/user/<uid>/fanfold`, else `/tmp/fanfold-<uid>`: the first that there
+can be. A client looks into all of them.
 """
 
 import errno
@@ -32,18 +32,18 @@ _PEER = struct.Struct("3i")
 _numbers = itertools.count(1)
 
 
-def require_unix_sockets() -> None:
+def require_unix_sockets(*, has_them: bool = HAS_UNIX_SOCKETS) -> None:
     """Raises ControlError, `CONTROL_UNAVAILABLE`."""
-    if not HAS_UNIX_SOCKETS:
+    if not has_them:
         raise ControlError(
             "CONTROL_UNAVAILABLE",
-            f"a running session cannot be reached from another process here: Python has no Unix sockets on {sys.platform}",
+            f"no running session can be reached from elsewhere: Python has no Unix sockets on {sys.platform}",
         )
 
 
 def open_listener(workspace: str | Path) -> tuple[socket.socket, Path]:
-    """A socket that takes connections for the sessions of `workspace`, and its path. What a dead process has left of the
-    same workspace is removed.
+    """A socket that takes connections for the sessions of `workspace`, and its path. What a dead process has left of
+    the same workspace is removed.
 
     Raises:
         ControlError: `CONTROL_UNAVAILABLE`, there can be none.
@@ -105,7 +105,7 @@ def _folders() -> list[Path]:
     bases = [Path(named)] if named.startswith("/") else []
     bases.append(Path(f"/run/user/{uid}"))
     inside = [base / "fanfold" for base in bases if _is_own_directory(base)]
-    folders = [*inside, Path(f"/tmp/fanfold-{uid}")]  # noqa: S108  only entered when nobody else can
+    folders = [*inside, Path(f"/tmp/fanfold-{uid}")]  # entered only when nobody else can
     return [each for each in dict.fromkeys(folders) if len(os.fsencode(each)) + 1 + _LONGEST_NAME <= MAX_ADDRESS_BYTES]
 
 

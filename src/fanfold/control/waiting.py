@@ -11,11 +11,15 @@ from fanfold.session.inbox import PendingConfirmation, PendingQuestion, is_quest
 _CHILD_PREFIX = child_session_id("")
 
 
+Source = Literal["live", "session", "workflow"]
+
+
 class Waiting(Record, frozen=True, kw_only=True):
     id: str
-    """What the commands take: `<owner>/<call id>`, or an end of it that no other one has."""
+    """What the commands take, or an end of it that no other one has: `<session or workflow>/<call id>`, with the step
+    between them where it is a step's."""
     kind: Literal["approval", "question"]
-    source: Literal["live", "session", "workflow"]
+    source: Source
     """`live`: its run waits, and goes on with the answer. The others are parked: nobody runs them, the answer is
     recorded, and the next run goes on from it."""
     owner: str
@@ -25,7 +29,7 @@ class Waiting(Record, frozen=True, kw_only=True):
     step: str | None = None
     """The task id, or in a workflow the place, of the step that waits; absent for a session's own call."""
     about: str | None = None
-    """What that step is about, in its caller's words."""
+    """What that step is about, in its caller's words: its description, else the beginning of its prompt."""
     tool: str | None = None
     args: JsonObject | str | None = None
     question: str | None = None
@@ -38,12 +42,14 @@ class Waiting(Record, frozen=True, kw_only=True):
     """True: the arguments or the question were too long for the wire, and are not all here."""
 
 
-def of_confirmation(pending: PendingConfirmation, owner: str, *, session_id: str, process: int) -> Waiting:
-    """A call of a live session, or of one of its children."""
+def of_confirmation(
+    pending: PendingConfirmation, owner: str, *, session_id: str, source: Source = "live", process: int | None = None
+) -> Waiting:
+    """A call of the session `session_id`, or of one of its children."""
     return Waiting(
-        id=f"{owner}/{pending.tool_id}",
+        id=waiting_id(owner, pending.tool_id),
         kind="approval",
-        source="live",
+        source=source,
         owner=owner,
         call_id=pending.tool_id,
         step=_step_of(pending.session_id, session_id),
@@ -54,11 +60,13 @@ def of_confirmation(pending: PendingConfirmation, owner: str, *, session_id: str
     )
 
 
-def of_question(pending: PendingQuestion, owner: str, *, session_id: str, process: int) -> Waiting:
+def of_question(
+    pending: PendingQuestion, owner: str, *, session_id: str, source: Source = "live", process: int | None = None
+) -> Waiting:
     return Waiting(
-        id=f"{owner}/{pending.question_id}",
+        id=waiting_id(owner, pending.question_id),
         kind="question",
-        source="live",
+        source=source,
         owner=owner,
         call_id=pending.question_id,
         step=_step_of(pending.session_id, session_id),
@@ -72,7 +80,7 @@ def of_question(pending: PendingQuestion, owner: str, *, session_id: str, proces
 
 def of_parked_call(
     call: RecordedCall,
-    source: Literal["session", "workflow"],
+    source: Source,
     owner: str,
     *,
     since_ms: int | None,
@@ -102,6 +110,11 @@ def matching(waiting: Sequence[Waiting], typed: str) -> list[Waiting]:
     """Those that `typed` may mean: the one of that id, else all whose id ends with it at a `/`."""
     exact = [each for each in waiting if each.id == typed]
     return exact or [each for each in waiting if each.id.endswith(f"/{typed}")]
+
+
+def waiting_id(owner: str, call_id: str) -> str:
+    """The id of what its owner knows as `call_id`."""
+    return f"{owner}/{call_id.removeprefix(_CHILD_PREFIX)}"
 
 
 def _step_of(session_id: str, own_session_id: str) -> str | None:

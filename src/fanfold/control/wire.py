@@ -3,7 +3,9 @@
 Every line has its version in `v`. A request may have `MAX_REQUEST_BYTES`, a reply `MAX_REPLY_BYTES`.
 """
 
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 
 import msgspec
 from msgspec.structs import replace
@@ -86,6 +88,8 @@ class Seen(_Reply, frozen=True, kw_only=True, tag="seen"):
     """In each session oldest first."""
     left_out: int = 0
     """How many more wait than a reply can hold."""
+    answered: dict[str, str] = {}
+    """Ids of what was answered through this server, and how and by whom."""
 
 
 class Done(_Reply, frozen=True, kw_only=True, tag="done"):
@@ -161,9 +165,15 @@ def _require_version(line: bytes) -> None:
         )
 
 
-def seen(process: int, sessions: list[LiveSession], waiting: list[Waiting]) -> Seen:
+def seen(
+    process: int,
+    sessions: list[LiveSession],
+    waiting: list[Waiting],
+    answered: Mapping[str, str] = MappingProxyType({}),
+) -> Seen:
     """The reply to `Look`, cut to what a line may hold."""
-    room = MAX_REPLY_BYTES - len(encode_json(sessions)) - _CUT_TEXT
+    told = dict(answered)
+    room = MAX_REPLY_BYTES - len(encode_json((sessions, told))) - _CUT_TEXT
     shown: list[Waiting] = []
     for each in waiting:
         size = len(encode_json(each))
@@ -175,7 +185,7 @@ def seen(process: int, sessions: list[LiveSession], waiting: list[Waiting]) -> S
         room -= size + 1
         shown.append(each)
     return Seen(
-        v=VERSION, process=process, sessions=sessions, waiting=shown, left_out=len(waiting) - len(shown)
+        v=VERSION, process=process, sessions=sessions, waiting=shown, left_out=len(waiting) - len(shown), answered=told
     )
 
 

@@ -1,7 +1,7 @@
 """Repeated calls: how often a turn has made the same call and got the same answer."""
 
 from fanfold.contracts.facts import RecordedCall
-from fanfold.contracts.messages import AssistantMessage, Entry, ToolMessage, UserMessage
+from fanfold.contracts.messages import Entry, ToolMessage, UserMessage
 
 
 def times_repeated(transcript: Entry | None, call: RecordedCall) -> int:
@@ -14,7 +14,7 @@ def times_repeated(transcript: Entry | None, call: RecordedCall) -> int:
         message = at.message
         if isinstance(message, ToolMessage):
             results[message.call_id] = message
-        elif isinstance(message, AssistantMessage):
+        else:
             for made in reversed(message.calls):
                 result = results.get(made.id)
                 if result is None:

@@ -9,12 +9,14 @@ SUMMARY_EXCERPT = 8_000
 
 
 def messages_to_keep(transcript: Entry, budget_tokens: int) -> int:
-    """How many of the newest messages fit `budget_tokens` without parting a call from its results."""
+    """How many of the newest messages fit `budget_tokens` without parting a call from its results. The newest message,
+    and the newest call with its results up to twice the budget, are kept in any case: the model has just asked for it.
+    """
     kept = tokens = safe = 0
     at: Entry | None = transcript
     while at is not None:
         tokens += estimated_tokens(at.message)
-        if tokens > budget_tokens and kept > 0:
+        if tokens > (budget_tokens if safe else 2 * budget_tokens) and kept > 0:
             break
         kept += 1
         if not isinstance(at.message, ToolMessage):
@@ -40,11 +42,12 @@ def _plain(message: Message) -> str:
             return f"{message.name} {'answered' if message.ok else 'failed'}: {message.output}"
 
 
-def excerpt(text: str) -> str:
-    """`text` itself, or its two ends when it is long: the summary of last resort (notes 4.12)."""
-    if len(text) <= 4 * SUMMARY_EXCERPT:
+def excerpt(text: str, end: int = SUMMARY_EXCERPT) -> str:
+    """`text` itself, or its two ends, of `end` characters each, when it is four times as long: the summary of last
+    resort (notes 4.12)."""
+    if len(text) <= 4 * end:
         return text
-    return f"{text[:SUMMARY_EXCERPT]}\n[earlier transcript compacted]\n{text[-SUMMARY_EXCERPT:]}"
+    return f"{text[:end]}\n[earlier transcript compacted]\n{text[-end:]}"
 
 
 def as_history(transcript: Entry | None) -> list[JsonObject]:

@@ -116,7 +116,7 @@ def assemble(parts: Parts) -> Session:
         )
     composer.check()
     saved = _saved(parts, composer, runs, tracker)
-    prompting = Prompting(options=options, agents=parts.agents, toolbox=toolbox)
+    prompting = Prompting(options=options, agents=parts.agents)
     conversation = Conversation(
         session_id=session_id,
         workspace=workspace,
@@ -148,7 +148,7 @@ def assemble(parts: Parts) -> Session:
         conversation=conversation,
         prompting=prompting,
         runs=runs,
-        controls=RunControls(session_id, _asking(hooks)),
+        controls=RunControls(session_id, _asking(hooks), lambda: [run.inbox for run in runs.all()]),
         tracker=tracker,
         saved=saved,
         hooks=hooks,
@@ -177,6 +177,7 @@ def _saved(parts: Parts, composer: Composer, runs: Runs, tracker: Tracker) -> Sa
         session_id=parts.session_id,
         workspace=str(parts.workspace),
         options=parts.options,
+        role=parts.role,
         model=lambda: composer.model,
         runs=runs,
         tracker=tracker,

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import msgspec
 
 from fanfold.contracts.events import AgentResult, event
 from fanfold.contracts.facts import NewFact, RecordedCall
+from fanfold.contracts.messages import Usage, UsageSum
 from fanfold.contracts.runs import SpawnedRun
 from fanfold.env import HostEnv
 from fanfold.errors import (
@@ -21,7 +22,7 @@ from fanfold.errors import (
     ParkedError,
     RunCancelledError,
 )
-from fanfold.foreign import tolerant
+from fanfold.foreign import stop_if_cancelled, tolerant
 from fanfold.kernel.fold import fold
 from fanfold.kernel.state import EMPTY, SessionState
 from fanfold.options import SessionOptions
@@ -90,6 +91,7 @@ class Conversation:
         self._prepare = prepare
         self._lineage: object = None
         self._memo: dict[str, Any] = {}
+        self._beside = UsageSum()
         self._is_greeted = False
         self._owner: Callable[[], object] = object
         self.state: SessionState = EMPTY
@@ -107,6 +109,7 @@ class Conversation:
         run_id: str | None = None,
         listener: EventSink | None = None,
         approvals: str | None = None,
+        takes_steers: bool = True,
     ) -> Run:
         """A run under way.
 
@@ -115,9 +118,12 @@ class Conversation:
         """
         self._operations.require(is_exclusive=True)
         run = self._runs.reserve(run_id, prompt, None if listener is None else tolerant(listener))
-        run.begin(self._operations.start(self._run(run, begin, approvals), is_exclusive=True))
+        if not takes_steers:
+            run.inbox.refuse_steers()
+        task = self._operations.start(self._run(run, begin, approvals), is_exclusive=True)
+        run.begin(task)
         # A session that nobody holds any more lives as long as its run does.
-        run.task.add_done_callback(functools.partial(_let_go, self._owner()))
+        task.add_done_callback(functools.partial(_let_go, self._owner()))
         return run
 
     def start_once(self, run_id: str, prompt: str, begin: Begin) -> SpawnedRun:
@@ -132,31 +138,16 @@ class Conversation:
         return SpawnedRun(snapshot=self.start(prompt, begin, run_id=run_id).snapshot(), replayed=False)
 
     async def _run(self, run: Run, begin: Begin, approvals: str | None) -> AgentResult:
-        setup = self._composer.for_session()
-        effects = Effects(setup, self._surroundings(run, approvals))
+        effects = Effects(self._composer.for_session(), self._surroundings(run, approvals))
         is_over = True
         try:
-            await self._greet(effects)
             async with self._held() as held:
-                scope = self._scope(run, effects, held)
-                run.emit(event("agent_start", prompt=run.prompt, run_id=run.id))
-                try:
-                    result = await begin(scope)
-                    if result is None:
-                        await scope.driver.drive()
-                        result = await self._finish(scope)
-                except asyncio.CancelledError:
-                    if run.has_stop_request:
-                        await complete(self._interrupted(scope))
-                    raise
-                finally:
-                    await self._leave(scope)
-                if run.has_stop_request:
-                    raise RunCancelledError(session_id=self.session_id)
-                await self._auto_save(scope)
-            return result
-        except (ParkedError, asyncio.CancelledError):
-            is_over = run.has_stop_request  # otherwise it was cut off, and may go on here or elsewhere
+                return await self._driven(self._scope(run, effects, held), begin)
+        except ParkedError:
+            is_over = False  # it may go on, here or elsewhere, when the person has spoken
+            raise
+        except asyncio.CancelledError:
+            is_over = run.is_terminal  # otherwise it was cut off, and may go on likewise
             raise
         except FanfoldError as error:
             if self._hooks.hears("on_error"):
@@ -167,11 +158,35 @@ class Conversation:
             if self._saved is not None:
                 await complete(self._saved.run_ended(run, is_over=is_over))
 
+    async def _driven(self, scope: RunScope, begin: Begin) -> AgentResult:
+        run = scope.run
+        try:
+            run.has_thread()
+            await self._greet(scope.effects)
+            run.emit(event("agent_start", prompt=run.prompt, run_id=run.id))
+            result = await begin(scope)
+            if result is None:
+                await scope.driver.drive()
+                result = await self._finish(scope)
+            stop_if_cancelled()  # a cancellation wins over the result that it raced with
+            run.end(result)
+        except ParkedError as error:
+            run.end(error)
+            await self._auto_save(scope.held, scope.driver.state, run)
+            raise
+        except asyncio.CancelledError:
+            if run.is_stopping:
+                await complete(self._interrupted(scope))
+            raise
+        finally:
+            await self._leave(scope)
+        await self._auto_save(scope.held, self.state, run)
+        return result
+
     def _scope(self, run: Run, effects: Effects, held: HeldThread) -> RunScope:
-        watch = RunWatch(run, held, self._saved)
+        watch = RunWatch(run, effects, held, self._saved)
         driver = Driver(self._composer.for_session(), effects, held, self.state, watch, run.inbox)
-        effects.people.on_park = watch.parked
-        run.inbox.turn_began(self.state.turn)
+        effects.people.on_park = watch.checkpoint
         return RunScope(run, driver, effects, held)
 
     async def _leave(self, scope: RunScope) -> None:
@@ -180,17 +195,17 @@ class Conversation:
 
     async def _interrupted(self, scope: RunScope) -> None:
         """Settle the turn at a person's wish: its answer says that it was interrupted (notes 3.4)."""
+        run = scope.run
         scope.driver.state = await self._caught_up(scope.held, scope.driver.state)
         await scope.driver.interrupt(INTERRUPTED)
-        for request_id, request in scope.run.inbox.waiting():
-            if request.operation == "interrupt":
-                scope.run.inbox.applied(request_id)
-                scope.effects.telling.control(scope.run.inbox, request_id, request)
-        await self._auto_save(scope)
+        if (waiting := run.inbox.next("interrupt")) is not None:
+            run.inbox.applied(waiting[0])
+        run.end(RunCancelledError(session_id=self.session_id))
+        await self._auto_save(scope.held, scope.driver.state, run)
 
-    async def _auto_save(self, scope: RunScope) -> None:
+    async def _auto_save(self, held: HeldThread, state: SessionState, run: Run | None = None) -> None:
         if self._saved is not None and self._options.auto_save:
-            await self._saved.auto_save(scope.run, scope.held, scope.driver.state)
+            await self._saved.auto_save(held, state.session_usage + self._beside.usage(), run)
 
     async def _greet(self, effects: Effects) -> None:
         if not self._is_greeted:
@@ -211,6 +226,7 @@ class Conversation:
             is_listened_to=run is not None and run.is_listened_to,
             streams_text=run is not None and run.is_listened_to,
             memo=self._memo,
+            beside=self._beside,
         )
 
     def direct(self, listener: EventSink | None) -> Effects:
@@ -218,7 +234,7 @@ class Conversation:
         around = self._surroundings(None)
         if listener is not None:
             around = msgspec.structs.replace(around, emit=listener, is_listened_to=True)
-        return Effects(self._composer.for_session(), around)
+        return Effects(self._composer.for_host(), around)
 
     # ---- resuming ----
 
@@ -241,8 +257,11 @@ class Conversation:
 
         async def begin(scope: RunScope) -> None:
             if saved is not None and checkpoint is not None:
-                await take_up(scope.held, await saved.facts_of(checkpoint))
+                facts = await saved.facts_of(checkpoint)
+                await take_up(scope.held, facts)
                 scope.driver.state = self.state = await self._caught_up(scope.held, scope.driver.state)
+                # What no fact tells of goes on too: plans and goals that were made before.
+                scope.effects.model.extra_usage += checkpoint.total_usage - fold(facts).usage
             self._require_facts(run_id)
             self._prepare(scope)
             scope.run.inbox.turn_began(scope.driver.state.turn)
@@ -264,6 +283,11 @@ class Conversation:
             )
         raise CheckpointNotFoundError(run_id=run_id or self.session_id)
 
+    @property
+    def usage(self) -> Usage:
+        """Of all runs together; of calls beside the conversation, such as plans, those of this process."""
+        return self.state.session_usage + self._beside.usage()
+
     # ---- people ----
 
     def parked_calls(self) -> list[RecordedCall]:
@@ -275,6 +299,7 @@ class Conversation:
             if not any(waits(call) for call in self.parked_calls()):
                 return False
             self.state = fold(await held.append([make(held.last_seq)]), self.state)
+            await self._auto_save(held, self.state)
             return True
 
     # ---- the thread ----
@@ -284,11 +309,14 @@ class Conversation:
         async with self._held():
             pass
 
-    async def seed(self, facts: Sequence[Any]) -> None:
-        """Make the thread one that continues `facts`, see `saving.take_up`."""
-        async with self._held() as held:
-            await take_up(held, facts)
-            await self._catch_up(held)
+    async def restore(self) -> None:
+        """Be the conversation that was saved under this id."""
+        if self._saved is not None:
+            async with self._held() as held:
+                facts, usage = await self._saved.restore()
+                await take_up(held, facts)
+                self._beside.add(usage - fold(facts).session_usage)
+                await self._catch_up(held)
 
     async def change(self, make: Callable[[SessionState, int], Awaitable[NewFact | None]]) -> bool:
         """Append the fact that `make` gives for the state and the log's length, outside of any run."""
@@ -302,7 +330,7 @@ class Conversation:
         """Raises AlreadyActiveError, StorageError."""
         if self._saved is not None:
             async with self._held() as held:
-                await self._saved.save(held, self.state)
+                await self._saved.save(held, self.usage)
 
     @asynccontextmanager
     async def _held(self) -> AsyncGenerator[HeldThread]:
@@ -312,7 +340,7 @@ class Conversation:
             await self._catch_up(held)
             yield held
         finally:
-            await asyncio.shield(held.release())
+            await complete(held.release())
 
     async def _catch_up(self, held: HeldThread) -> None:
         self.state = await self._caught_up(held, self.state)

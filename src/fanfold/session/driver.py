@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from fanfold.contracts.facts import Fact, NewFact, TextTurn, ToolResulted, UserMessaged
 from fanfold.contracts.messages import Attachment
 from fanfold.contracts.record import JsonObject
-from fanfold.errors import AppendConflictError, StepLimitError, UsageError
+from fanfold.errors import AppendConflictError, HookBlockedError, StepLimitError, UsageError
 from fanfold.foreign import stop_if_cancelled
 from fanfold.kernel.decide import (
     AwaitAnswer,
@@ -23,9 +25,10 @@ from fanfold.kernel.decide import (
 from fanfold.kernel.fold import STEER_PREFIX, fold
 from fanfold.kernel.plain_text import is_plain
 from fanfold.kernel.state import SessionState
+from fanfold.portal import complete
 from fanfold.protocols import HeldThread
 from fanfold.session.effects import Effects
-from fanfold.session.run_control import RunInbox
+from fanfold.session.run_control import ControlRequest, RunInbox
 from fanfold.session.setup import AgentSetup
 
 
@@ -47,7 +50,7 @@ class Driver:
         watcher: Watcher | None = None,
         inbox: RunInbox | None = None,
     ) -> None:
-        self._setup = setup
+        self._limits = setup.limits
         self._effects = effects
         self._held = held
         self._watcher = watcher
@@ -96,11 +99,15 @@ class Driver:
         """
         effects = self._effects
         while True:
-            action = decide(self.state, self._setup.limits)
-            if self._has_steers() and isinstance(action, (CallModel, Finish)) and await self._apply_steers():
+            stop_if_cancelled()
+            action = decide(self.state, self._limits)
+            if self._has_steers() and isinstance(action, (CallModel, Finish)) and await self._steered():
                 continue
             match action:
                 case Finish() | Idle():
+                    # Nothing is awaited between the last look for steers and this: no accepted one is left over.
+                    if self._inbox is not None:
+                        self._inbox.refuse_steers()
                     return self.state
                 case CallModel():
                     facts = [await effects.model.call(self.state, with_tools=action.with_tools)]
@@ -111,15 +118,27 @@ class Driver:
                 case AwaitAnswer():
                     facts = [await effects.people.await_answer(self.state, action.call, self._held.last_seq)]
                 case Compact():
-                    facts = [await effects.model.compact(self.state, action.kept_messages)]
+                    facts = await self._compacted(action)
                 case Deny():
                     facts = [effects.tools.deny(self.state, action.call)]
                 case StopAtLimit():
                     raise StepLimitError(limit=action.limit)
             await self.append(facts)
-            stop_if_cancelled()
+
+    async def _compacted(self, action: Compact) -> list[NewFact]:
+        try:
+            return [await self._effects.model.compact(self.state, action.kept_messages)]
+        except HookBlockedError as error:
+            if error.event != "pre_compact":
+                raise
+            # What a hook stops there is the compaction, not the run.
+            self._limits = replace(self._limits, compacts=False)
+            self._effects.telling.tell("auto_compact", phase="blocked", reason=error.reason)
+            return []
 
     async def append(self, facts: Sequence[NewFact]) -> None:
+        if not facts:
+            return
         added = await self._held.append(facts)
         if added and added[0].seq <= self.state.last_seq:  # the log had them
             raise AppendConflictError(thread=self._effects.around.session_id, key=facts[0].key, seq=added[0].seq)
@@ -127,29 +146,30 @@ class Driver:
         if self._watcher is not None:
             await self._watcher.appended(added, self.state)
 
+    # ---- steers (notes 5.5) ----
+
     def _has_steers(self) -> bool:
-        return self._inbox is not None and self._inbox.waits
+        return self._inbox is not None and self._inbox.next("steer") is not None
 
-    async def _apply_steers(self) -> bool:
-        """Record the steers that wait (notes 5.5); True when there were some, and so the turn is a new one."""
-        if self._inbox is None or not self._inbox.waits:
-            return False
-        is_new = False
-        for request_id, request in self._inbox.waiting():
-            if request.operation == "steer":
-                is_new |= await self._steer(request_id, request.input)
-                self._inbox.turn_began(self.state.turn)
-                self._inbox.applied(request_id)
-                self._effects.telling.control(self._inbox, request_id, request)
-        return is_new
+    async def _steered(self) -> bool:
+        """Record the steers that wait; True when there were some, and so the turn is a new one."""
+        inbox, before = self._inbox, self.state.turn
+        while inbox is not None and (waiting := inbox.next("steer")) is not None:
+            await complete(self._steer(inbox, *waiting))  # what is in the log was applied, whatever comes meanwhile
+        return self.state.turn > before
 
-    async def _steer(self, request_id: str, text: str) -> bool:
-        """False for a request that this log has already: of an earlier run, which nobody here remembers."""
+    async def _steer(self, inbox: RunInbox, request_id: str, request: ControlRequest) -> None:
+        key, message = f"{STEER_PREFIX}{request_id}", UserMessaged(request.input)
         try:
-            await self.append([NewFact(f"{STEER_PREFIX}{request_id}", None, UserMessaged(text))])
-        except AppendConflictError:
-            return False
-        return True
+            await self.append([NewFact(key, None, message)])
+        except AppendConflictError as error:
+            # The log has it from an earlier process, whose receipts nobody here remembers.
+            if request.request_id is None:  # ours, from sequential ids that have begun anew
+                await self.append([NewFact(f"{key}#{self._held.last_seq}", None, message)])
+            elif (await self._held.read(error.seq - 1))[0].payload != message:
+                inbox.refused(request_id)
+                return
+        inbox.applied(request_id)
 
 
 def _abandoned(state: SessionState, why: str) -> list[NewFact]:

@@ -1,11 +1,11 @@
 """Hosted: what a host adds to a session while it lives, and the tools that it calls itself."""
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from fanfold.contracts.agents import AgentDefinition, WorkerAgentSpec
+from fanfold.contracts.codec import decode_json, encode_json
 from fanfold.contracts.facts import RecordedCall
 from fanfold.contracts.governance import HookConfig, HookMatcher
 from fanfold.contracts.messages import TASK, ToolResult
@@ -156,7 +156,7 @@ class Hosted(Watched):
 
     def tool_names(self) -> list[str]:
         """The tools of the session's own agent, sorted."""
-        return sorted(self._toolbox.all())
+        return sorted(self._composer.for_session().tools)
 
     def tool_definitions(self) -> list[JsonObject]:
         """What a model is told of them: `{"name", "description", "parameters"}`."""
@@ -187,7 +187,7 @@ class Hosted(Watched):
     async def _called(
         self, name: str, args: JsonObject | None, events: EventSink | None, *, is_governed: bool
     ) -> ToolResult:
-        call = RecordedCall(id=f"host-{self._env.ids.new_id()}", name=name, args=dict(args or {}))
+        call = RecordedCall(id=f"host-{self._env.ids.new_id()}", name=name, args=_json_object(args))
         output = await self._conversation.direct(events).run_direct(call, is_governed=is_governed)
         return ToolResult(
             name=name,
@@ -236,12 +236,12 @@ class Hosted(Watched):
     async def glob_async(self, pattern: str) -> list[str]:
         """All paths that match."""
         found: list[str] = []
-        cursor: str | None = "0"
+        cursor: int | None = 0
         while cursor is not None:
-            lines = (await self._output("search", mode="glob", query=pattern, cursor=int(cursor))).splitlines()
-            more = re.fullmatch(r"\[.* continue with cursor=(\d+)\]", lines[-1]) if lines else None
-            found += lines[:-1] if more else lines
-            cursor = more[1] if more else None
+            page = await self._result("search", mode="glob", query=pattern, cursor=cursor)
+            told: JsonObject = page.metadata or {}
+            found += page.output.splitlines()[: told.get("shown")]
+            cursor = told.get("next_cursor")
         return found
 
     glob = blocking(glob_async)
@@ -287,8 +287,24 @@ class Hosted(Watched):
 
     delegate_task = blocking(delegate_task_async)
 
-    async def _output(self, name: str, **args: Any) -> str:
-        result = await self.tool_async(name, {key: value for key, value in args.items() if value is not None})
+    async def _output(self, tool: str, /, **args: Any) -> str:
+        return (await self._result(tool, **args)).output
+
+    async def _result(self, tool: str, /, **args: Any) -> ToolResult:
+        result = await self.tool_async(tool, {key: value for key, value in args.items() if value is not None})
         if not result.ok:
-            raise ToolError(tool=name, message=result.output)
-        return result.output
+            raise ToolError(tool=tool, message=result.output)
+        return result
+
+
+def _json_object(args: Any) -> JsonObject:
+    """A copy of what a tool is to be called with."""
+    if args is None:
+        return {}
+    if not isinstance(args, Mapping):
+        raise UsageError(f"the arguments of a tool must be a dict, got {type(args).__name__}")
+    try:
+        copied: JsonObject = decode_json(encode_json(dict(cast("Mapping[str, Any]", args))))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the arguments of a tool must be JSON data: {error}") from None
+    return copied

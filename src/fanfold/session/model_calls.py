@@ -25,12 +25,12 @@ from fanfold.contracts.messages import (
 )
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import BudgetExhaustedError, FanfoldError, InternalError, ProviderError
-from fanfold.foreign import call_foreign, logger
+from fanfold.foreign import call_foreign
 from fanfold.kernel.fold import estimated_tokens, tokens_after
 from fanfold.kernel.schema import OutputSchema, compile_schema
 from fanfold.kernel.state import EMPTY, SessionState
 from fanfold.kernel.structured import answer_contract, extract
-from fanfold.kernel.transcript import as_plain_text, excerpt
+from fanfold.kernel.transcript import SUMMARY_EXCERPT, as_plain_text, excerpt
 from fanfold.orchestration.ledger import Reservation
 from fanfold.protocols import DeltaSink, EventSink
 from fanfold.session.gate import Gate
@@ -86,7 +86,7 @@ class ModelCalls:
 
     async def call(self, state: SessionState, *, with_tools: bool) -> NewFact:
         """Raises BudgetExhaustedError before the call when it is refused, HookBlockedError, ProviderError."""
-        delegated = self._delegated(state)
+        delegated = self._delegated(state) if with_tools else None
         if delegated is not None:
             return delegated
         if self._is_governed():
@@ -119,6 +119,9 @@ class ModelCalls:
     def _delegated(self, state: SessionState) -> NewFact | None:
         message = None if state.transcript is None else state.transcript.message
         if self.delegate is None or state.cycle or not isinstance(message, UserMessage):
+            return None
+        # An agent without the tool has nobody to hand work to, and what is attached only the model itself can see.
+        if message.attachments or not any(spec.name == TASK for spec in self._setup.specs):
             return None
         args = self.delegate(message.text)
         if args is None:
@@ -154,6 +157,7 @@ class ModelCalls:
 
         Raises:
             BudgetExhaustedError, HookBlockedError: it was not made.
+            ProviderError: it failed.
         """
         compiled = compile_schema(schema)
         prompt = append(None, UserMessage(f"{text}\n\n{answer_contract(compiled)}"))
@@ -167,19 +171,18 @@ class ModelCalls:
             transcript=prompt,
             output_schema=compiled.wire_schema,
             session_id=self._session_id,
+            before_retry=functools.partial(self._readmit, state),
         )
         try:
             reply = await self._generate(request)
-            usage = _usage_of(reply, state)
-            self.extra_usage += usage
-        except ProviderError as error:
-            logger.warning("session %s: %s", self._session_id, error)
-            return None, NO_USAGE
+            spent = usage = _usage_of(reply, state)
         finally:
             _settle(reservation, usage)
-        await self._generated(reply, usage)
+        self.extra_usage += spent
+        self._around.beside.add(spent)
+        await self._generated(reply, spent)
         found = extract(reply.text, compiled, reply.reasoning)
-        return (found.value if found.is_valid else None), usage
+        return (found.value if found.is_valid else None), spent
 
     def _deltas(self, emit: EventSink) -> DeltaSink | None:
         if self.partials is not None and self._around.streams_partials:
@@ -192,8 +195,9 @@ class ModelCalls:
         seconds = self._setup.model_timeout_seconds
         if seconds is None:
             return sound_reply(await work)
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with limit:
                 return sound_reply(await work)
         except TimeoutError:
             if not limit.expired():
@@ -219,7 +223,7 @@ class ModelCalls:
             max_output_tokens=setup.max_output_tokens,
             temperature=setup.temperature,
             session_id=self._around.session_id,
-            before_retry=functools.partial(self._readmit, state) if self._around.budget.is_set else None,
+            before_retry=functools.partial(self._readmit, state),
             memo=self._around.memo,
         )
 
@@ -291,26 +295,31 @@ class ModelCalls:
         return NewFact(f"compaction:auto:{state.turn}", f"compact:{state.turn}", payload)
 
     async def _summary(self, state: SessionState, older: str) -> tuple[str, Usage | None]:
-        summary, usage = excerpt(older), None
+        window = self._setup.limits.context_tokens
+        # Of a small window all of it together takes half.
+        end = SUMMARY_EXCERPT if window is None else min(SUMMARY_EXCERPT, window // 2)
+        summary = excerpt(older, end)
+        usage: Usage | None = None
         request = ModelRequest(
             model=self._setup.model_id,
             system=_SUMMARY_PROMPT,
             transcript=append(None, UserMessage(summary)),
             session_id=self._around.session_id,
+            before_retry=functools.partial(self._readmit, state),
         )
         await self._admit(state)
         reservation = await self._reserve(state)
         try:
             reply = await self._generate(request)
-            usage = _usage_of(reply, state)
+            spent = usage = _usage_of(reply, state)
             # A summary has to be shorter than what it stands for.
             summary = reply.text if 0 < len(reply.text) < len(older) else summary
         except ProviderError:
             return summary, None  # the excerpt stands
         finally:
             _settle(reservation, usage)
-        await self._generated(reply, usage)
-        return summary, usage
+        await self._generated(reply, spent)
+        return summary, spent
 
     def _percent(self, tokens: int) -> float | None:
         window = self._setup.limits.context_tokens

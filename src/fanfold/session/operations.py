@@ -1,6 +1,7 @@
 """What runs in a session right now: one transcript operation at a time, any number of fan-outs, all ended by close."""
 
 import asyncio
+import weakref
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -8,6 +9,14 @@ from fanfold.errors import LifecycleError, RunCancelledError, SessionBusyError, 
 from fanfold.portal import start_kept
 
 R = TypeVar("R")
+_cancelled: "weakref.WeakSet[asyncio.Task[Any]]" = weakref.WeakSet()
+
+
+def cancel_once(task: "asyncio.Task[Any]") -> None:
+    """Cancel it, unless that was done here before: a second time would cut off the clean-up that the first began."""
+    if task not in _cancelled:
+        _cancelled.add(task)
+        task.cancel()
 
 
 class Operations:
@@ -21,7 +30,7 @@ class Operations:
         """Raise what `start` would raise now."""
         if self._is_closed:
             raise SessionClosedError(session_id=self._session_id)
-        if is_exclusive and self._exclusive is not None:
+        if is_exclusive and self.is_busy:
             raise SessionBusyError(session_id=self._session_id)
 
     def start(self, work: Coroutine[Any, Any, R], *, is_exclusive: bool) -> asyncio.Task[R]:
@@ -72,23 +81,14 @@ class Operations:
 
     @property
     def is_busy(self) -> bool:
-        return self._exclusive is not None
-
-    async def cancel(self) -> bool:
-        """Cancel the transcript operation and wait until it has stopped. False when there was none."""
-        if self._exclusive is None:
-            return False
-        await _stop({self._exclusive})
-        return True
+        # Done is done, though nobody has been told yet.
+        return self._exclusive is not None and not self._exclusive.done()
 
     async def close(self) -> None:
         """Refuse new work, cancel all that runs, return when it has stopped."""
         self._is_closed = True
-        await _stop(set(self._tasks))
-
-
-async def _stop(tasks: set[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
+        tasks = set(self._tasks)
+        for task in tasks:
+            cancel_once(task)
+        if tasks:
+            await asyncio.wait(tasks)

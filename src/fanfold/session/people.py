@@ -40,6 +40,7 @@ class People:
     async def approval(self, state: SessionState, call: RecordedCall) -> Approval:
         if (decided := await self._hooked_approval(call)) is not None:
             return decided
+        await self._tell_parked(state)
         policy = self._setup.confirmation
         tool_id = self._around.inbox.free_id(self._around.id_prefix + call.id)
         timeout_ms = policy.timeout_ms or 0
@@ -53,15 +54,12 @@ class People:
             session_id=self._around.session_id,
             since_ms=self._around.env.clock.now_ms(),
         )
-        await self._tell_parked(state)
         self._refuse_if_nobody_answers(tool_id, call, f"approval of {call.name}({_excerpt(call.args)})")
         self._warn_if_nobody_listens(f"approval of {call.name}: session.confirm_tool_use({tool_id!r}, True)")
-        try:
-            async with asyncio.timeout(None if policy.timeout_ms is None else policy.timeout_ms / 1000) as limit:
-                approval: Approval = await self._parked(self._around.inbox.confirmation(item))
-        except TimeoutError:
-            if not limit.expired():
-                raise
+        approval: Approval | None = await self._parked(
+            _in_time(self._around.inbox.confirmation(item), policy.timeout_ms)
+        )
+        if approval is None:
             self._telling.tell("confirmation_timeout", tool_id=tool_id, action_taken=policy.timeout_action)
             return Approval(policy.timeout_action == "auto_approve", f"nobody answered within {timeout_ms} ms")
         self._telling.tell("confirmation_received", tool_id=tool_id, approved=approval.approved, reason=approval.reason)
@@ -87,6 +85,7 @@ class People:
                 return Approval(False, "put off by a hook")
 
     async def _tell_parked(self, state: SessionState) -> None:
+        # Before the event that asks: whoever hears it may answer at once, and is to find the question in the inbox.
         if self.on_park is not None:
             await self.on_park(state)
 
@@ -96,6 +95,7 @@ class People:
             refusal = "ask_user question cap exceeded"
         if refusal is not None:
             return result_fact(state, call, ToolOutput(output=refusal, exit_code=1))
+        await self._tell_parked(state)
         question_id = self._around.inbox.free_id(self._around.id_prefix + call.id)
         item = question_of(call, question_id, self._around.session_id, self._around.env.clock.now_ms())
         self._telling.tell(
@@ -105,7 +105,6 @@ class People:
             options=item.options,
             allow_free_text=item.allow_free_text,
         )
-        await self._tell_parked(state)
         self._refuse_if_nobody_answers(question_id, call, f"an answer to: {item.question}")
         self._warn_if_nobody_listens(f"an answer: session.answer_question({question_id!r}, text)")
         text = await self._parked(self._around.inbox.answer(item))
@@ -125,6 +124,18 @@ class People:
             return await waiting
         async with self._around.slot.given_back():
             return await waiting
+
+
+async def _in_time(waiting: Awaitable[Approval], timeout_ms: int | None) -> Approval | None:
+    """None when it takes longer; told by a value, for a step whose wait ends so goes on and wants its place back."""
+    limit = asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
+    try:
+        async with limit:
+            return await waiting
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return None
 
 
 def _excerpt(args: JsonObject | str) -> str:

@@ -1,5 +1,7 @@
 """Prompting: what happens around a prompt before the model is asked, and around its answer before it is given back."""
 
+import asyncio
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
@@ -7,22 +9,25 @@ import msgspec
 from fanfold.contracts.agents import AgentDefinition
 from fanfold.contracts.events import AgentResult, VerificationReport, VerificationStatus, event
 from fanfold.contracts.facts import Compacted, NewFact
-from fanfold.contracts.messages import NO_USAGE, TASK, Attachment
+from fanfold.contracts.messages import NO_USAGE, Attachment
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import BudgetExhaustedError, HookBlockedError, UsageError
 from fanfold.kernel.delegation import plan_delegation
 from fanfold.kernel.goals import Goal, Judgement
-from fanfold.kernel.planning import planning_mode, shown_plan, wants_plan
+from fanfold.kernel.planning import PlanningMode, planning_mode, shown_plan, wants_plan
 from fanfold.kernel.state import SessionState
 from fanfold.kernel.transcript import as_plain_text, excerpt, messages_to_keep
 from fanfold.options import AutoDelegation, SessionOptions
+from fanfold.portal import complete
 from fanfold.session.builtin_agents import ALIASES
 from fanfold.session.conversation import Begin, RunScope
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects
 from fanfold.session.planner import Planner
-from fanfold.session.toolbox import Toolbox
+from fanfold.session.runs import Run
 
+CLEARED = "(The conversation was cleared.)"
+"""What stands in the log for the answer to a prompt that was unfinished then."""
 KEPT_SHARE = 4
 """A compaction that the host asks for keeps the newest messages up to a fourth of what there is."""
 
@@ -30,13 +35,11 @@ KEPT_SHARE = 4
 class Prompting:
     """Planning, goals, delegation and hooks of one session's prompts, as its options say."""
 
-    def __init__(self, *, options: SessionOptions, agents: Mapping[str, AgentDefinition], toolbox: Toolbox) -> None:
+    def __init__(self, *, options: SessionOptions, agents: Mapping[str, AgentDefinition]) -> None:
         self._options = options
         self._agents = agents
-        self._toolbox = toolbox
-        self._planning = planning_mode(options.planning_mode, options.planning)
-        self._goals: dict[str, Goal] = {}
-        """Of the runs under way, by run id."""
+        self._planning: PlanningMode = planning_mode(options.planning_mode, options.planning)
+        self._goals: weakref.WeakKeyDictionary[Run, Goal] = weakref.WeakKeyDictionary()
 
     # ---- before ----
 
@@ -50,16 +53,26 @@ class Prompting:
                 text = asked["prompt"]
             if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError("a prompt must be text")
-            planned = await self._with_plan(scope, text)
-            await scope.driver.seed(history or ())
-            await scope.driver.ask(planned, attachments, is_aside=history is not None)
-            self.prepare(scope)
+
+            async def record(planned: str) -> None:
+                await scope.driver.seed(history or ())
+                await scope.driver.ask(planned, attachments, is_aside=history is not None)
+
+            try:
+                planned = await self._with_plan(scope, text)
+            except asyncio.CancelledError:
+                if scope.run.is_stopping:  # what was asked is recorded, whenever somebody stops it
+                    await complete(record(text))
+                raise
+            await complete(record(planned))
+            self.prepare(scope, text, planned)
 
         return begin
 
-    def prepare(self, scope: RunScope) -> None:
-        if TASK in self._toolbox.all():
-            scope.effects.model.delegate = self._delegated
+    def prepare(self, scope: RunScope, asked: str = "", planned: str = "") -> None:
+        """Have what is said be delegated where it is for an agent; of a planned prompt only the words of the user say
+        whom it is for."""
+        scope.effects.model.delegate = lambda said: self._delegated(asked if said == planned else said)
 
     async def _with_plan(self, scope: RunScope, prompt: str) -> str:
         is_planned, tracks_goal = wants_plan(self._planning, prompt), bool(self._options.goal_tracking)
@@ -67,7 +80,7 @@ class Prompting:
             return prompt
         effects, planner = scope.effects, self._planner(scope)
         if tracks_goal and (goal := (await planner.extract_goal(prompt))[0]) is not None:
-            self._goals[scope.run.id] = goal
+            self._goals[scope.run] = goal
         if not is_planned:
             return prompt
         if effects.around.hooks.hears("pre_planning"):
@@ -118,7 +131,7 @@ class Prompting:
         return result
 
     async def _judged(self, scope: RunScope, state: SessionState) -> tuple[VerificationReport, ...] | None:
-        goal = self._goals.pop(scope.run.id, None)
+        goal = self._goals.pop(scope.run, None)
         if goal is None or state.transcript is None:
             return None
         work = excerpt(as_plain_text(list(state.transcript)))
@@ -170,5 +183,6 @@ async def compact(driver: Driver, effects: Effects, length: int) -> Compaction:
 
 async def clear(driver: Driver, length: int) -> None:
     """Let the next prompt begin a new conversation. The log keeps what was said."""
-    if driver.state.transcript is not None and driver.state.phase in ("idle", "done"):
+    await driver.interrupt(CLEARED)  # what has failed, or waits for a person, is over too
+    if driver.state.transcript is not None:
         await driver.append([NewFact(f"compaction:clear:{length}", None, Compacted(summary=""))])

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from itertools import islice
 
 import msgspec
 
@@ -10,6 +10,8 @@ from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.runs import RunEventPage, SessionRetentionLimits
 from fanfold.env import Clock
+from fanfold.foreign import described
+from fanfold.kernel.plain_text import is_plain, plain
 from fanfold.protocols import EventSink
 
 MAX_PAGE = 10_000
@@ -43,24 +45,26 @@ class RunEvents:
         self._open: AgentEvent | None = None
         """Of the deltas that are being joined: the first one."""
         self._pieces: list[str] = []
+        self._end: AgentEvent | None = None
         self._last_ms = 0
         self.count = 0
 
     def __call__(self, item: AgentEvent) -> None:
-        if item.type in _JOINED:
-            self._join(item)
+        if item.type in _JOINED and isinstance(item.text, str):
+            self._join(item, item.text)
             return
-        told = self.record(item)
+        told = self._record(item)
         if self._listener is not None:
             self._listener(told)
 
-    def record(self, item: AgentEvent) -> AgentEvent:
-        """Keep it, and give it back as it is kept; the listener is not told."""
-        if self._open is not None:
-            self._close_delta()
-        told = AgentEvent(type=item.type, payload=item.payload, metadata=self._metadata(item.metadata))
-        self._keep(told)
-        return told
+    def end(self, last: AgentEvent) -> None:
+        """Keep the event by which the run ends. The listener hears it from `tell_end`, and nothing after it."""
+        self._end = self._record(last)
+
+    def tell_end(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None and self._end is not None:
+            listener(self._end)
 
     @property
     def updated_ms(self) -> int:
@@ -81,7 +85,7 @@ class RunEvents:
         self._close_delta()
         wanted = 0 if after is None else after + 1
         begin = max(wanted, self.first)
-        events = [_decoder.decode(self._kept[at - self.first]) for at in range(begin, min(begin + limit, self.count))]
+        events = [_decoder.decode(each) for each in islice(self._kept, begin - self.first, begin - self.first + limit)]
         last = begin + len(events) - 1
         return RunEventPage(
             events=events,
@@ -106,11 +110,18 @@ class RunEvents:
 
     # ---- inside ----
 
-    def _join(self, item: AgentEvent) -> None:
+    def _record(self, item: AgentEvent) -> AgentEvent:
+        if self._open is not None:
+            self._close_delta()
+        told = AgentEvent(type=item.type, payload=item.payload, metadata=self._metadata(item.metadata))
+        self._store(_encoded(told))
+        return told
+
+    def _join(self, item: AgentEvent, text: str) -> None:
         if self._open is None or self._open.type != item.type:
             self._close_delta()
             self._open = AgentEvent(type=item.type, payload={}, metadata=self._metadata(None))
-        self._pieces.append(item.payload["text"])
+        self._pieces.append(text)
         if self._listener is not None:
             self._listener(AgentEvent(type=item.type, payload=item.payload, metadata=self._open.metadata))
 
@@ -119,26 +130,18 @@ class RunEvents:
             return
         opened, self._open = self._open, None
         text, self._pieces = "".join(self._pieces), []
-        self._keep(AgentEvent(type=opened.type, payload={"text": text}, metadata=opened.metadata))
+        self._store(_encoded(AgentEvent(type=opened.type, payload={"text": text}, metadata=opened.metadata)))
 
     def _metadata(self, more: JsonObject | None) -> JsonObject:
         # Time never goes backwards within a run, whatever the wall clock does.
         self._last_ms = max(self._last_ms, self._clock.now_ms())
-        own: dict[str, Any] = {
+        own: JsonObject = {
             "run_id": self._run_id,
             "session_id": self._session_id,
             "sequence": self.count,
             "timestamp_ms": self._last_ms,
         }
         return own if more is None else {**more, **own}
-
-    def _keep(self, told: AgentEvent) -> None:
-        try:
-            data = _encoder.encode(told)
-        except (TypeError, ValueError, RecursionError) as error:  # a tool's own event, which may hold anything
-            stand_in: JsonObject = {"not_recorded": str(error)}
-            data = _encoder.encode(AgentEvent(type=told.type, payload=stand_in, metadata=told.metadata))
-        self._store(data)
 
     def _store(self, data: bytes) -> None:
         self.count += 1
@@ -149,3 +152,24 @@ class RunEvents:
             return
         while kept and (len(kept) > limits.max_events_per_run or self._bytes > limits.max_event_bytes_per_run):
             self._bytes -= len(kept.popleft())
+
+
+def is_sound(item: AgentEvent) -> bool:
+    """It is an event as it should be: a tool may tell anything."""
+    return (
+        type(item) is AgentEvent
+        and type(item.type) is str
+        and type(item.payload) is dict
+        and (item.metadata is None or type(item.metadata) is dict)
+        and is_plain(item.type)
+    )
+
+
+def _encoded(told: AgentEvent) -> bytes:
+    try:
+        return _encoder.encode(told)
+    except Exception as error:  # noqa: BLE001  what is in a tool's own event may not be JSON, nor have a `repr`
+        metadata = told.metadata or {}
+        own: JsonObject = {name: metadata[name] for name in ("run_id", "session_id", "sequence", "timestamp_ms")}
+        stand_in: JsonObject = {"not_recorded": plain(described(error))}
+        return _encoder.encode(AgentEvent(type=told.type, payload=stand_in, metadata=own))

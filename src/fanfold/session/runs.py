@@ -10,12 +10,17 @@ from fanfold.contracts.events import AgentEvent, AgentResult, event
 from fanfold.contracts.runs import RunSnapshot, RunStatus, SessionRetentionLimits
 from fanfold.env import HostEnv
 from fanfold.errors import FanfoldError, InternalError, RunCancelledError, RunIdentityError
+from fanfold.foreign import logger
+from fanfold.kernel.plain_text import plain
 from fanfold.protocols import EventSink
+from fanfold.session.operations import cancel_once
 from fanfold.session.run_control import RunInbox
-from fanfold.session.run_events import RunEvents
+from fanfold.session.run_events import RunEvents, is_sound
 
 INTERRUPTED = "(Response interrupted by the user.)"
 """What stands in the transcript for the answer that somebody stopped."""
+Outcome = AgentResult | BaseException
+"""How a run ends."""
 _STATUS_BY_EVENT: dict[str, RunStatus] = {
     "agent_start": "executing",
     "planning_start": "planning",
@@ -41,12 +46,12 @@ class Run:
         now = env.clock.now_ms()
         self._env = env
         self.events = RunEvents(run_id, session_id, env.clock, limits, listener)
-        self.inbox = RunInbox(run_id, session_id, env)
-        self._task: asyncio.Task[AgentResult] | None = None
+        self.inbox = RunInbox(run_id, session_id, env, stop=self.stop, tell=self.emit)
         self.is_listened_to = listener is not None
-        self.has_stop_request = False
+        self._task: asyncio.Task[AgentResult] | None = None
+        self._has_thread = False
+        self.is_stopping = False
         """Somebody asked for its end, other than by closing the session: the answer is settled as interrupted."""
-        self._terminal: AgentEvent | None = None
         self._active_tools: dict[str, str] = {}
         self._record = RunSnapshot(
             id=run_id, session_id=session_id, status="created", prompt=prompt, created_at_ms=now, updated_at_ms=now
@@ -65,21 +70,16 @@ class Run:
         return self._record.is_terminal
 
     @property
-    def terminal_event(self) -> AgentEvent:
-        if self._terminal is None:
-            raise InternalError(f"run '{self.id}' has not ended")
-        return self._terminal
+    def task(self) -> "asyncio.Task[AgentResult]":
+        """Until it has ended."""
+        if self._task is None:
+            raise InternalError(f"run '{self.id}' is not under way")
+        return self._task
 
-    def emit(self, item: AgentEvent) -> None:
-        """An EventSink: what the run tells. Late events are recorded, and change no status that is final."""
-        status = _STATUS_BY_EVENT.get(item.type)
-        if status is not None and status != self._record.status and not self.is_terminal:
-            self._record = replace(self._record, status=status)
-        if item.type == "tool_start":
-            self._active_tools[item.payload["id"]] = item.payload["name"]
-        elif item.type == "tool_end":
-            self._active_tools.pop(item.payload["id"], None)
-        self.events(item)
+    @property
+    def is_active(self) -> bool:
+        """How it ends is not settled yet."""
+        return not self.is_terminal and self._task is not None and not self._task.done()
 
     def snapshot(self) -> RunSnapshot:
         updated = max(self._record.updated_at_ms, self.events.updated_ms)
@@ -88,33 +88,77 @@ class Run:
     def active_tools(self) -> list[dict[str, str]]:
         if self.is_terminal:
             return []
-        return [{"id": each, "name": name} for each, name in self._active_tools.items()]
+        return [{"id": each, "name": name} for each, name in list(self._active_tools.items())]
 
-    def stop(self) -> None:
-        """Ask for its end. The run settles its answer as interrupted, then it is `cancelled`."""
-        self.has_stop_request = True
-        if self._task is not None:
-            self._task.cancel()
-
-    @property
-    def task(self) -> "asyncio.Task[AgentResult]":
-        if self._task is None:
-            raise InternalError(f"run '{self.id}' was not begun")
-        return self._task
+    # ---- while it runs ----
 
     def begin(self, task: "asyncio.Task[AgentResult]") -> None:
         self._task = task
-        task.add_done_callback(self.settle)
+        task.add_done_callback(self._settle)
 
-    def settle(self, task: "asyncio.Task[AgentResult]") -> None:
-        """Record how `task` ended; a done callback, for a task may be cancelled before its first step. Once."""
+    def emit(self, item: AgentEvent) -> None:
+        """An EventSink: what the run tells. Late events are recorded, and change no status that is final."""
+        if not is_sound(item):
+            logger.warning("run '%s': an event that is none was left out: %r", self.id, item)
+            return
+        status = _STATUS_BY_EVENT.get(item.type)
+        if status is not None and status != self._record.status and not self.is_terminal:
+            self._record = replace(self._record, status=status)
+        if item.type == "tool_start":
+            self._active_tools[str(item.tool_id)] = str(item.tool_name)
+        elif item.type == "tool_end":
+            self._active_tools.pop(str(item.tool_id), None)
+        self.events(item)
+
+    def has_thread(self) -> None:
+        """From here on a stop cuts in, and one that came before does: so that it is recorded whenever it came."""
+        self._has_thread = True
+        if self.is_stopping:
+            self.stop()
+
+    def stop(self) -> bool:
+        """Ask for its end: it settles its answer as interrupted, then it is `cancelled`. False when it has ended."""
+        if self._task is None or not self.is_active:
+            return False
+        self.is_stopping = True
+        self.inbox.refuse_all()
+        if self._has_thread:
+            cancel_once(self._task)
+        return True
+
+    async def stopped(self) -> bool:
+        """Stop it, and wait until it has ended with all that it does at its end. False when there was nothing to stop.
+
+        Whoever is cut off here, a tool of the run say, has asked for the end all the same.
+        """
+        is_asked, task = self.stop(), self._task
+        if task is not None and not task.done():
+            await asyncio.wait({task})
+        return is_asked
+
+    # ---- its end ----
+
+    def end(self, outcome: Outcome) -> None:
+        """Settle how it ends; once. Nothing that comes later changes it."""
         if self.is_terminal:
             return
         self.inbox.close()
-        status, told, changes = _ending(task, self._record.session_id)
-        self._terminal = self.events.record(told)
+        status, told, changes = _ending(outcome)
+        self.events.end(told)
         now = max(self.events.updated_ms, self._env.clock.now_ms())
         self._record = replace(self._record, status=status, updated_at_ms=now, **changes)
+
+    def _settle(self, task: "asyncio.Task[AgentResult]") -> None:
+        # A done callback, for a task may be cancelled before its first step. By now the session is free again.
+        self.end(_outcome_of(task, self._record.session_id))
+        self.events.tell_end()
+        self._task = None  # with all that the frames of an error hold
+
+    # ---- saved and restored ----
+
+    def saved(self, _outcome: Outcome | None = None) -> tuple[RunSnapshot, int, list[bytes]]:
+        """The record, the sequence of the first event that is kept, and those events."""
+        return self.snapshot(), *self.events.saved()
 
     def restore(self, record: RunSnapshot) -> None:
         """Take up a saved record. A run that was under way when it was saved, in another process, was cut off."""
@@ -124,17 +168,22 @@ class Run:
         self.inbox.close()
 
 
-def _ending(task: "asyncio.Task[AgentResult]", session_id: str) -> tuple[RunStatus, AgentEvent, dict[str, Any]]:
+def _outcome_of(task: "asyncio.Task[AgentResult]", session_id: str) -> Outcome:
+    if task.cancelled():
+        return RunCancelledError(session_id=session_id)
+    return task.exception() or task.result()
+
+
+def _ending(outcome: Outcome) -> tuple[RunStatus, AgentEvent, dict[str, Any]]:
     """The final status, the terminal event, and what the record says of it."""
-    error = RunCancelledError(session_id=session_id) if task.cancelled() else task.exception()
-    if error is None:
-        result = task.result()
-        return "completed", event("agent_end", **result.to_dict()), {"result_text": result.text, "usage": result.usage}
-    message = "cancelled" if isinstance(error, RunCancelledError) else str(error) or type(error).__name__
+    if isinstance(outcome, AgentResult):
+        changes = {"result_text": plain(outcome.text), "usage": outcome.usage}
+        return "completed", event("agent_end", **outcome.to_dict()), changes
+    message = "cancelled" if isinstance(outcome, RunCancelledError) else plain(str(outcome)) or type(outcome).__name__
     told: dict[str, Any] = {"message": message}
-    if isinstance(error, FanfoldError):
-        told["code"] = error.code
-    status: RunStatus = "cancelled" if isinstance(error, RunCancelledError) else "failed"
+    if isinstance(outcome, FanfoldError):
+        told["code"] = outcome.code
+    status: RunStatus = "cancelled" if isinstance(outcome, RunCancelledError) else "failed"
     return status, AgentEvent(type="error", payload=told), {"error": message, "error_code": told.get("code")}
 
 
@@ -148,8 +197,10 @@ class Runs:
         """The run under way, or the last one."""
 
     def reserve(self, run_id: str | None, prompt: str, listener: EventSink | None = None) -> Run:
-        """A new entry. The caller has made sure that the id is free."""
+        """A new entry. The caller has made sure that an id of its own choice is free."""
         chosen = f"run-{self._env.ids.new_id()}" if run_id is None else run_id
+        while run_id is None and chosen in self._runs:  # a replay's ids, counted anew after a restart
+            chosen = f"run-{self._env.ids.new_id()}"
         run = Run(chosen, self._session_id, prompt, self._env, self._limits, listener)
         self._add(run)
         self.current = run
@@ -175,15 +226,21 @@ class Runs:
 
     @property
     def active(self) -> Run | None:
-        return None if self.current is None or self.current.is_terminal else self.current
+        return self.current if self.current is not None and self.current.is_active else None
 
     def restore(self, saved: Iterable[tuple[RunSnapshot, Callable[[Run], None]]]) -> None:
-        """Take up saved runs, oldest first; each callable fills in what else was saved of its run."""
+        """Take up saved runs, oldest first, before those of this process; each callable fills in what else was saved
+        of its run."""
+        own, self._runs = self._runs, {}
         for record, fill in saved:
             run = Run(record.id, record.session_id, record.prompt, self._env, self._limits)
             run.restore(record)
             fill(run)
             self._add(run)
+        for run in own.values():
+            self._runs.pop(run.id, None)
+            self._add(run)
+        self.current = self.current or next(reversed(self._runs.values()), None)
 
     def _add(self, run: Run) -> None:
         self._runs[run.id] = run

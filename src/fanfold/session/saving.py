@@ -1,7 +1,8 @@
 """Saving: what a session store has of one session, written so that each state of the store is one that was true.
 
 Facts come first, then the document that counts on them: whoever dies in between leaves the document of before, which
-does not count the facts that came too early. A writer holds the lease `session/<id>`; one who lost it writes nothing.
+does not count the facts that came too early. A writer holds the lease `session/<id>`; one who lost it writes nothing,
+and one whose document somebody else has replaced meanwhile is told so and replaces nothing.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -10,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from fanfold.contracts.codec import decode_fact, encode_fact, encode_json
+from fanfold.contracts.codec import decode_fact, decode_json, encode_fact, encode_json
 from fanfold.contracts.facts import Fact, NewFact
 from fanfold.contracts.saved import (
     CHECKPOINT_VERSION,
@@ -19,13 +20,12 @@ from fanfold.contracts.saved import (
     SavedFacts,
     SavedSession,
 )
-from fanfold.errors import CheckpointNotFoundError, CorruptLogError, RunCheckpointRefusedError, StorageError
+from fanfold.errors import CorruptLogError, RunCheckpointRefusedError, StorageError
 from fanfold.portal import complete
 from fanfold.protocols import HeldThread, Lease, SessionStore
 
 T = TypeVar("T")
 SESSION, CHECKPOINT, FACTS, EVENTS = "session", "checkpoint", "facts", "run-events"
-MAX_EVENT_BATCH = 1_000
 
 
 class SessionSaves:
@@ -36,9 +36,14 @@ class SessionSaves:
         self._session_id = session_id
         self._lease: Lease | None = None
         self._facts: SavedFacts | None = None
-        """As far as this process has written or compared them."""
+        """The log that the thread's facts are in, as far as is known for sure."""
         self._lineage: object = None
         self._revisions: dict[str, int] = {}
+        """Of the documents that what is written next builds upon."""
+        self._unanswered: dict[str, bytes] = {}
+        """Documents that were written, or not: nobody said."""
+        self._own: set[str] = set()
+        """Checkpoints that were put here."""
 
     # ---- the right to write ----
 
@@ -72,71 +77,63 @@ class SessionSaves:
 
     async def put_facts(self, held: HeldThread) -> SavedFacts:
         """Bring the store's facts up to those of the thread; under `writing`."""
-        known = self._facts
-        if known is None or held.lineage is not self._lineage:
-            known = await self._compared(held)
+        known = self._facts if held.lineage is self._lineage else None
+        self._facts = None  # until this has ended well
+        if known is None:
+            known = SavedFacts(*await self._continued(FACTS, self._session_id, [_line(f) for f in await held.read()]))
         new = await held.read(known.last_seq)
         if new:
-            last = await self._store.append(known.log, known.last_seq, [_line(fact) for fact in new], self._lease)
-            known = SavedFacts(known.log, last)
+            last_seq = await self._store.append(known.log, known.last_seq, [_line(fact) for fact in new], self._lease)
+            known = SavedFacts(known.log, last_seq)
         self._facts, self._lineage = known, held.lineage
         return known
 
-    async def _compared(self, held: HeldThread) -> SavedFacts:
-        """The log of the store that this thread continues: the one there is, when its facts are the first of the
-        thread's; a new one beside it otherwise, since nothing that was saved is overwritten."""
-        saved = await self.load()
-        local = [_line(fact) for fact in await held.read()]
-        base = f"{FACTS}/{self._session_id}"
-        log, number = base if saved is None else saved.facts.log, 1
-        while True:
-            there = await self._store.read(log)
-            if len(there) <= len(local) and there == local[: len(there)]:
-                return SavedFacts(log, len(there))
-            number += 1
-            log = f"{base}~{number}"
-
     async def read_facts(self, saved: SavedFacts) -> list[Fact]:
+        """Raises CorruptLogError."""
         records = (await self._store.read(saved.log))[: saved.last_seq]
         if len(records) < saved.last_seq:
-            raise CorruptLogError(
-                thread=saved.log, line=len(records) + 1, reason="the store has lost records", what="saved facts"
-            )
+            raise _corrupt(saved, len(records) + 1, "the store has lost records")
         facts: list[Fact] = []
         for line, record in enumerate(records, start=1):
             try:
                 facts.append(decode_fact(record))
             except ValueError as error:
-                raise CorruptLogError(thread=saved.log, line=line, reason=str(error), what="saved facts") from error
+                raise _corrupt(saved, line, str(error)) from error
         return facts
 
     # ---- the session ----
 
     async def load(self) -> SavedSession | None:
-        """The last generation that was saved.
+        """The last generation that was saved; `save` replaces this one and no other.
 
         Raises:
             StorageError: a later version of fanfold wrote it, or it cannot be read; it stays as it is.
         """
-        saved = await self._load(f"{SESSION}/{self._session_id}", SavedSession)
-        if saved is not None and saved.schema_version > SESSION_VERSION:
+        name = f"{SESSION}/{self._session_id}"
+        data = await self._read(name)
+        if data is None:
+            return None
+        version = _version_of(name, data)
+        if version > SESSION_VERSION:
             raise StorageError(
-                f"saved session '{self._session_id}' has schema version {saved.schema_version} but this build supports "
-                f"at most {SESSION_VERSION}; it was not touched"
+                f"saved session '{self._session_id}' has schema version {version} but this build supports at most "
+                f"{SESSION_VERSION}; it was not touched"
             )
-        return saved
+        return _decoded(name, data, SavedSession)
 
     async def save(self, session: SavedSession) -> None:
         """Replace the saved session; under `writing`. Raises StoreConflictError: another node has saved meanwhile."""
         await self._put(f"{SESSION}/{self._session_id}", session)
 
     async def put_events(self, run_id: str, events: Sequence[bytes]) -> str:
-        """Keep the events of a run that is over; the name of their log."""
-        log = f"{EVENTS}/{self._session_id} {run_id}"
-        there = len(await self._store.read(log))
-        for begin in range(there, len(events), MAX_EVENT_BATCH):
-            await self._store.append(log, begin, events[begin : begin + MAX_EVENT_BATCH], self._lease)
+        """Keep all events of a run; the name of their log."""
+        log, count = await self._continued(EVENTS, f"{self._session_id} {run_id}", events)
+        await self.add_events(log, count, events[count:])
         return log
+
+    async def add_events(self, log: str, after: int, events: Sequence[bytes]) -> None:
+        if events:
+            await self._store.append(log, after, events, self._lease)
 
     async def read_events(self, log: str) -> list[bytes]:
         return list(await self._store.read(log))
@@ -147,14 +144,20 @@ class SessionSaves:
     # ---- checkpoints ----
 
     async def put_checkpoint(self, checkpoint: LoopCheckpoint) -> None:
-        """Under `writing`."""
-        await self._put(f"{CHECKPOINT}/{checkpoint.run_id}", checkpoint)
+        """Under `writing`. Raises RunCheckpointRefusedError: a run of another session has the same id."""
+        name = f"{CHECKPOINT}/{checkpoint.run_id}"
+        if name not in self._own:
+            await self.checkpoint(checkpoint.run_id)
+            self._own.add(name)
+        await self._put(name, checkpoint)
 
     async def forget_checkpoint(self, run_id: str) -> None:
-        """Its run has ended here."""
+        """Remove what `put_checkpoint` has put."""
         name = f"{CHECKPOINT}/{run_id}"
-        if name in self._revisions:
-            await self._store.compare_and_set(name, self._revisions.pop(name), None, self._lease)
+        if name in self._own:
+            self._own.remove(name)
+            if await self._read(name) is not None:
+                await self._store.compare_and_set(name, self._revisions[name], None, self._lease)
 
     async def checkpoint(self, run_id: str) -> LoopCheckpoint | None:
         """The checkpoint of that run, checked to be this session's.
@@ -162,14 +165,17 @@ class SessionSaves:
         Raises:
             RunCheckpointRefusedError: it is another session's, another run's, or of a later version.
         """
-        found = await self._load(f"{CHECKPOINT}/{run_id}", LoopCheckpoint)
-        if found is None:
+        name = f"{CHECKPOINT}/{run_id}"
+        data = await self._read(name)
+        if data is None:
             return None
-        if found.schema_version > CHECKPOINT_VERSION:
+        version = _version_of(name, data)
+        if version > CHECKPOINT_VERSION:
             raise RunCheckpointRefusedError(
-                f"loop checkpoint for run {run_id} has schema version {found.schema_version} but this build supports "
-                f"at most {CHECKPOINT_VERSION}; refusing to resume from an incompatible future checkpoint"
+                f"loop checkpoint for run {run_id} has schema version {version} but this build supports at most "
+                f"{CHECKPOINT_VERSION}; refusing to resume from an incompatible future checkpoint"
             )
+        found = _decoded(name, data, LoopCheckpoint)
         if found.run_id != run_id:
             raise RunCheckpointRefusedError(
                 f"loop checkpoint key mismatch: requested run '{run_id}', payload belongs to '{found.run_id}'"
@@ -181,34 +187,41 @@ class SessionSaves:
             )
         return found
 
-    async def required(self, run_id: str) -> LoopCheckpoint:
-        found = await self.checkpoint(run_id)
-        if found is None:
-            raise CheckpointNotFoundError(run_id=run_id)
-        return found
+    async def _continued(self, kind: str, known_as: str, records: Sequence[bytes]) -> tuple[str, int]:
+        """The log that `records` continue, and how many of them it has: the first one that holds none but the first of
+        them. One of another past stays as it is, for something may count on it, and the next one stands beside it."""
+        log = f"{kind}/{known_as}"
+        number = 1
+        while (there := list(await self._store.read(log))) != list(records[: len(there)]):
+            number += 1
+            log = f"{kind}/{known_as}~{number}"
+        return log, len(there)
 
     # ---- documents ----
 
-    async def _load(self, name: str, kind: type[T]) -> T | None:
+    async def _read(self, name: str) -> bytes | None:
         document = await self._store.load(name)
-        if document is None:
-            return None
-        self._revisions[name] = document.revision
-        try:
-            return msgspec.json.decode(document.data, type=kind)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise StorageError(f"'{name}' of the session store cannot be read: {error}; it was not touched") from error
+        self._revisions[name] = 0 if document is None else document.revision
+        return None if document is None else document.data
 
     async def _put(self, name: str, value: msgspec.Struct) -> None:
-        if name not in self._revisions:
-            document = await self._store.load(name)
-            self._revisions[name] = 0 if document is None else document.revision
-        revision = self._revisions[name]
-        self._revisions[name] = await self._store.compare_and_set(name, revision, encode_json(value), self._lease)
+        try:
+            data = encode_json(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise StorageError(f"'{name}' was not written: {error}") from error
+        await self._settle_unanswered(name)
+        self._unanswered[name] = data
+        revision = await self._store.compare_and_set(name, self._revisions.get(name, 0), data, self._lease)
+        del self._unanswered[name]
+        self._revisions[name] = revision
 
-
-def _line(fact: Fact) -> bytes:
-    return encode_fact(fact).rstrip(b"\n")
+    async def _settle_unanswered(self, name: str) -> None:
+        """A write of ours that came to be after all is no writing of somebody else's."""
+        data = self._unanswered.pop(name, None)
+        if data is not None:
+            there = await self._store.load(name)
+            if there is not None and there.data == data:
+                self._revisions[name] = there.revision
 
 
 async def take_up(held: HeldThread, facts: Sequence[Fact]) -> None:
@@ -222,3 +235,30 @@ async def take_up(held: HeldThread, facts: Sequence[Fact]) -> None:
     missing = facts[shared:]
     if missing:
         await held.append([NewFact(fact.key, fact.cause, fact.payload) for fact in missing])
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int = 0
+
+
+def _version_of(name: str, data: bytes) -> int:
+    """Told before anything else is read: a later version may have written it in another form."""
+    return _decoded(name, data, _Versioned).schema_version
+
+
+def _decoded(name: str, data: bytes, kind: type[T]) -> T:
+    try:
+        found: T = decode_json(data, kind)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise StorageError(f"'{name}' of the session store cannot be read: {error}; it was not touched") from error
+    return found
+
+
+def _line(fact: Fact) -> bytes:
+    return encode_fact(fact).rstrip(b"\n")
+
+
+def _corrupt(saved: SavedFacts, line: int, reason: str) -> CorruptLogError:
+    error = CorruptLogError(thread=saved.log, line=line, reason=reason, what="saved facts")
+    error.hint = "the session's own log, where there is one, is not concerned: open it without the store"
+    return error

@@ -9,7 +9,6 @@ from fanfold.contracts.events import AgentResult
 from fanfold.contracts.facts import NewFact, RecordedCall
 from fanfold.contracts.messages import Attachment
 from fanfold.contracts.record import JsonObject
-from fanfold.contracts.saved import SavedSession
 from fanfold.errors import UsageError
 from fanfold.foreign import logger
 from fanfold.kernel.plain_text import is_plain
@@ -173,7 +172,7 @@ class Session(Hosted):
             is_done = done.after < done.before
             return f"{done.before} messages became {done.after}"
 
-        await self._join(self._conversation.start("/compact", answered(run)))
+        await self._join(self._conversation.start("/compact", answered(run), takes_steers=False))
         return is_done
 
     compact = blocking(compact_async)
@@ -201,13 +200,15 @@ class Session(Hosted):
         self._operations.require(is_exclusive=True)  # before anything is looked at
         if isinstance(prompt, Mapping):
             prompt, history, attachments = _request(prompt, history, attachments)
-        command = self._commands.parse(prompt) if attachments is None and isinstance(prompt, str) else None
+        if not isinstance(prompt, str) or not is_plain(prompt):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError("a prompt must be text that can be written as UTF-8, without lone surrogates")
+        command = self._commands.parse(prompt) if attachments is None else None
         if command is not None:
             begin: Begin = answered(lambda scope: self._commands.run(*command, self._command_context(scope)))
         else:
             checked: tuple[Attachment, ...] = () if attachments is None else parse_attachments(attachments)
             begin = self._prompting.prompt(prompt, history, checked)
-        return self._conversation.start(str(prompt), begin, listener=listener)
+        return self._conversation.start(prompt, begin, listener=listener, takes_steers=command is None)
 
     async def _join(self, run: Run) -> AgentResult:
         return await self._operations.join(run.task)
@@ -222,15 +223,15 @@ class Session(Hosted):
         return EventStream(self.portal, self._session_id, buffer, run)
 
     def _command_context(self, scope: RunScope) -> CommandContext:
-        state = scope.driver.state
+        usage = self._conversation.usage
         prices = self._composer.for_session().prices
         return CommandContext(
             session_id=self._session_id,
             workspace=self._workspace,
             model=self._composer.model,
             history_len=len(self.history()),
-            total_tokens=state.session_usage.total_tokens,
-            total_cost=None if prices is None else prices.of(state.session_usage),
+            total_tokens=usage.total_tokens,
+            total_cost=None if prices is None else prices.of(usage),
             tool_names=tuple(self.tool_names()),
             actions=_Actions(scope, self._composer, self._toolbox, self.history),
         )
@@ -351,14 +352,9 @@ class Session(Hosted):
         """
         await self._operations.run(self._conversation.load(), is_exclusive=True)
 
-    async def take_up(self, saved: SavedSession) -> None:
-        """Be the session that was saved. Called once by the agent, before anybody else has the session."""
-
-        async def work() -> None:
-            if self._saved is not None:
-                await self._conversation.seed(await self._saved.restore(saved))
-
-        await self._operations.run(work(), is_exclusive=True)
+    async def take_up(self) -> None:
+        """Be the session that was saved under this id. Called once by the agent, before anybody else has it."""
+        await self._operations.run(self._conversation.restore(), is_exclusive=True)
 
 
 class _Actions:

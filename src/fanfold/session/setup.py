@@ -138,6 +138,10 @@ class Composer:
         setup = self._compose(self._model, role.prompt, tools, policies, rounds, who=f"agent '{role.name}'")
         return replace(setup, inheritance=role.confirmation_inheritance)
 
+    def for_host(self) -> AgentSetup:
+        """For calls that the host makes itself: every tool, also those that the session's own agent cannot use."""
+        return replace(self.for_session(), tools=self._toolbox.all())
+
     def for_step(self, agent: AgentDefinition, spec: AgentStepSpec) -> AgentSetup:
         """A child of the role `agent`, with what the spec says of model and rounds."""
         self._look()

@@ -16,6 +16,7 @@ from fanfold.contracts.governance import (
     RetryLater,
     Skipped,
 )
+from fanfold.contracts.messages import UsageSum
 from fanfold.contracts.record import JsonObject
 from fanfold.env import HostEnv
 from fanfold.errors import HookBlockedError
@@ -26,7 +27,6 @@ from fanfold.session.budget import BudgetGate
 from fanfold.session.hooks import Hooks
 from fanfold.session.inbox import Inbox
 from fanfold.session.limiter import Slot
-from fanfold.session.run_control import ControlRequest, RunInbox
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +51,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     is_listened_to: bool = True
     """Somebody hears the events, and so that the run waits for a person."""
     memo: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    beside: UsageSum = msgspec.field(default_factory=UsageSum)
+    """Of the model calls that no fact tells of: plans, goals, judgements; of the whole session."""
 
 
 class Telling:
@@ -88,19 +90,6 @@ class Telling:
                     limit=0.0,
                     message=decision.reason,
                 )
-
-    def control(self, inbox: RunInbox, request_id: str, request: ControlRequest) -> None:
-        """A control of the run has had its effect."""
-        now = inbox.snapshot()
-        more = {"input": request.input} if request.operation == "steer" else {"reason": request.reason}
-        self.tell(
-            "run_control_applied",
-            request_id=request_id,
-            operation=request.operation,
-            turn_id=now.turn_id,
-            turn_revision=now.turn_revision,
-            **more,
-        )
 
     async def ask_hooks(self, point: HookEvent, **payload: Any) -> JsonObject:
         """What the hooks made of `payload`.

@@ -157,8 +157,9 @@ class ToolCalls:
         seconds = self._setup.tool_timeout_seconds
         if seconds is None:
             return sound_output(await call_foreign(work, _failed_tool))
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with limit:
                 return sound_output(await call_foreign(work, _failed_tool))
         except TimeoutError:
             if not limit.expired():

@@ -1,19 +1,21 @@
 """Watched: what a session tells of its runs and children, and how those under way are steered."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.runs import RunControlReceipt, RunControlSnapshot, RunEventPage, RunSnapshot, SpawnedRun
 from fanfold.contracts.tasks import SubagentTask
-from fanfold.errors import UsageError
+from fanfold.errors import MissingStoreError, UsageError
+from fanfold.kernel.plain_text import is_plain
 from fanfold.portal import blocking, on_loop
 from fanfold.session.conversation import Conversation
 from fanfold.session.fan_outs import FanOuts
 from fanfold.session.prompting import Prompting
-from fanfold.session.run_control import ControlRequest, RunControls, RunInbox, parse_request
+from fanfold.session.run_control import MAX_ID_BYTES, ControlRequest, RunControls, RunInbox, parse_request
 from fanfold.session.run_events import MAX_PAGE
-from fanfold.session.runs import Run, Runs
+from fanfold.session.runs import Runs
 from fanfold.session.saved_session import SavedConversation
 from fanfold.session.tracker import Tracker
 
@@ -39,6 +41,7 @@ class Watched(FanOuts):
         self._run_controls = controls
         self._tracker = tracker
         self._saved = saved
+        self._spawning = asyncio.Lock()
 
     # ---- runs ----
 
@@ -92,9 +95,7 @@ class Watched(FanOuts):
     async def cancel_run_async(self, run_id: str) -> bool:
         """Cancel that run, if it is the one under way, and wait until it has stopped; False for any other."""
         run = self._runs.active
-        if run is None or run.id != run_id:
-            return False
-        return await self._cancelled(run)
+        return run is not None and run.id == run_id and await run.stopped()
 
     cancel_run = blocking(cancel_run_async)
 
@@ -104,15 +105,10 @@ class Watched(FanOuts):
 
         Its answer is recorded as interrupted. `close` leaves it as it is, to be resumed.
         """
-        run = self._runs.active
-        return await self._operations.cancel() if run is None else await self._cancelled(run)
+        run = self._runs.current
+        return run is not None and await run.stopped()
 
     cancel = blocking(cancel_async)
-
-    async def _cancelled(self, run: Run) -> bool:
-        run.stop()
-        await self._operations.cancel()
-        return True
 
     @on_loop
     async def spawn_run_with_id_async(self, run_id: str, prompt: str) -> SpawnedRun:
@@ -124,7 +120,9 @@ class Watched(FanOuts):
             SessionBusyError: another run is under way.
         """
         _require_id(run_id)
-        return self._conversation.start_once(run_id, prompt, self._prompting.prompt(prompt, None))
+        _require_text("prompt", prompt)
+        async with self._spawning:
+            return self._conversation.start_once(run_id, prompt, self._prompting.prompt(prompt, None))
 
     spawn_run_with_id = blocking(spawn_run_with_id_async)
 
@@ -136,16 +134,16 @@ class Watched(FanOuts):
             MissingStoreError, CheckpointNotFoundError: there is no checkpoint to begin from.
         """
         _require_id(run_id)
-        prompt = f"<resume run={checkpoint_run_id}>"
-        known = self._runs.known(run_id, prompt)
-        if known is not None:
-            return SpawnedRun(snapshot=known.snapshot(), replayed=True)
-        if self._saved is None:
-            self._require_store("resume_run")
-        else:
+        _require_text("checkpoint_run_id", checkpoint_run_id)
+        async with self._spawning:  # of several that ask for one id at the same time, one looks and starts
+            known = self._runs.known(run_id, f"<resume run={checkpoint_run_id}>")
+            if known is not None:
+                return SpawnedRun(snapshot=known.snapshot(), replayed=True)
+            if self._saved is None:
+                raise MissingStoreError("resume_run requires a session_store on this session")
             await self._saved.required_checkpoint(checkpoint_run_id)
-        run = await self._conversation.resume(checkpoint_run_id, None, exact_id=run_id)
-        return SpawnedRun(snapshot=run.snapshot(), replayed=False)
+            run = await self._conversation.resume(checkpoint_run_id, None, exact_id=run_id)
+            return SpawnedRun(snapshot=run.snapshot(), replayed=False)
 
     spawn_recovery_with_run_id = blocking(spawn_recovery_with_run_id_async)
 
@@ -170,8 +168,7 @@ class Watched(FanOuts):
         Raises:
             RunControlError: it was not accepted; `code` says why.
         """
-        request = parse_request("steer", options, input=input)
-        return (await self._admitted(request))[0]
+        return await self._admitted(parse_request("steer", options, input=input))
 
     steer = blocking(steer_async)
 
@@ -179,12 +176,7 @@ class Watched(FanOuts):
     async def interrupt_async(self, options: Mapping[str, Any] | None = None) -> RunControlReceipt:
         """Stop the run under way: its calls are cancelled and waited for, then it is `cancelled`. Options as `steer`,
         and `reason`."""
-        request = parse_request("interrupt", options)
-        receipt, is_new = await self._admitted(request)
-        run = self._runs.active
-        if is_new and run is not None and run.id == receipt.run_id:
-            run.stop()
-        return receipt
+        return await self._admitted(parse_request("interrupt", options))
 
     interrupt = blocking(interrupt_async)
 
@@ -196,8 +188,8 @@ class Watched(FanOuts):
 
     run_control_receipts = blocking(run_control_receipts_async)
 
-    async def _admitted(self, request: ControlRequest) -> tuple[RunControlReceipt, bool]:
-        return await self._run_controls.admit(request, self._active_inbox, is_closed=lambda: self._operations.is_closed)
+    async def _admitted(self, request: ControlRequest) -> RunControlReceipt:
+        return await self._run_controls.admit(request, self._active_inbox, lambda: self._operations.is_closed)
 
     def _active_inbox(self) -> RunInbox | None:
         run = self._runs.active
@@ -236,5 +228,11 @@ def _require_number(name: str, value: Any, least: int, most: int | None = None) 
 
 
 def _require_id(run_id: Any) -> None:
-    if not isinstance(run_id, str) or not run_id.strip() or len(run_id) > 512:
-        raise UsageError(f"run_id must be text of 1 to 512 characters, got {run_id!r}")
+    _require_text("run_id", run_id)
+    if not run_id.strip() or len(run_id.encode()) > MAX_ID_BYTES or not run_id.isprintable():
+        raise UsageError(f"run_id must be printable text of 1 to {MAX_ID_BYTES} bytes, got {run_id!r}")
+
+
+def _require_text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not is_plain(value):
+        raise UsageError(f"{name} must be text that can be written as UTF-8, got {value!r}")

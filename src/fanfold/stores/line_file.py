@@ -176,7 +176,7 @@ class LineFile:
         """
         try:
             kept_in = _write_beside(self.path, "aside", self.read(0, self.stamp().size))
-            if True:
+            if os.name == "nt":
                 os.ftruncate(self._fd, 0)
                 sync_data(self._fd)
             else:

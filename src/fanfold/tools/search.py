@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from fanfold.contracts.messages import ToolOutput, ToolSpec
-from fanfold.contracts.record import JsonObject
+from fanfold.contracts.record import JsonObject, JsonValue
 from fanfold.kernel.globs import compile_glob
 from fanfold.protocols import ToolScope
 from fanfold.tools.artifacts import bounded
@@ -139,9 +139,11 @@ def _glob_page(args: JsonObject, prefix: str, files: list[str], notes: list[str]
     start: int = args.get("cursor", 0)
     end = start + args.get("limit", PAGE)
     lines = [prefix + printable(name) for name in files[start:end]]
+    told: dict[str, JsonValue] = {"shown": len(lines)}
     if end < len(files):
         lines.append(f"[{len(files) - end} more; continue with cursor={end}]")
-    return ToolOutput(output=_page(lines, "no file matches", notes))
+        told["next_cursor"] = end
+    return ToolOutput(output=_page(lines, "no file matches", notes), metadata=told)
 
 
 def _job(args: JsonObject, base: Path, files: list[str]) -> GrepJob:

@@ -1,0 +1,105 @@
+"""Limits in real runs: rounds, deadlines and questions."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fanfold.contracts.facts import BudgetDenied
+from fanfold.contracts.messages import ASK_USER, UserMessage
+from fanfold.errors import ProviderError
+from fanfold.testing import Reply, ScriptedModel, calls
+from fanfold.testing.scripted import newest_text
+from tests.support.open_session import facts_of, opened, until
+from tests.support.tools import RecordingTool
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_after_its_rounds_the_model_sees_no_tools_and_answers_in_text(tmp_path: Path, rounds: int) -> None:
+    model: ScriptedModel = ScriptedModel(
+        lambda request: calls(("look", {"n": len(model.requests)})) if request.tools else "done"
+    )
+
+    async def main() -> None:
+        async with opened(tmp_path, model, RecordingTool("look"), max_tool_rounds=rounds) as session:
+            result = await session.send_async("go")
+            assert (result.text, result.stop_reason, result.tool_calls_count) == ("done", "stop", rounds)
+
+    asyncio.run(main())
+    assert [bool(request.tools) for request in model.requests] == [True] * rounds + [False]
+    assert [each.text for each in model.requests[-1].transcript if isinstance(each, UserMessage)] == ["go"]
+    assert not any(isinstance(fact.payload, BudgetDenied) for fact in facts_of(tmp_path))
+
+
+def test_a_model_that_insists_after_its_rounds_ends_the_turn(tmp_path: Path) -> None:
+    tool = RecordingTool("look")
+    insisting = Reply(text="once more", calls=calls(("look", {})).calls)
+    model = ScriptedModel([insisting, insisting])
+
+    async def main() -> None:
+        async with opened(tmp_path, model, tool, max_tool_rounds=1) as session:
+            result = await session.send_async("go")
+            assert (result.text, result.stop_reason) == ("once more", "tool_budget")
+
+    asyncio.run(main())
+    assert len(tool.calls) == 1
+
+
+def test_a_new_prompt_has_all_its_rounds_again(tmp_path: Path) -> None:
+    model: ScriptedModel = ScriptedModel(
+        lambda request: calls(("look", {"n": len(model.requests)})) if request.tools else "done"
+    )
+
+    async def main() -> None:
+        async with opened(tmp_path, model, RecordingTool("look"), max_tool_rounds=1) as session:
+            for _ in range(2):
+                assert (await session.send_async("go")).tool_calls_count == 1
+
+    asyncio.run(main())
+
+
+def test_a_provider_that_hangs_is_given_up_at_its_deadline(tmp_path: Path) -> None:
+    model = ScriptedModel([Reply(text="late", delay=60), "fine"])
+
+    async def main() -> None:
+        async with opened(tmp_path, model, llm_api_timeout_ms=30) as session:
+            with pytest.raises(ProviderError, match=r"no answer within 0.03 s") as raised:
+                await session.send_async("go")
+            assert (raised.value.kind, raised.value.retryable, model.running) == ("timeout", True, 0)
+            assert (await session.resume_run_async()).text == "fine"
+
+    asyncio.run(main())
+
+
+def test_a_tool_that_takes_too_long_fails_and_the_turn_goes_on(tmp_path: Path) -> None:
+    model = ScriptedModel([calls(("look", {})), "done"])
+
+    async def main() -> None:
+        tool = RecordingTool("look", wait=asyncio.Event())
+        async with opened(tmp_path, model, tool, tool_timeout_ms=30) as session:
+            assert (await session.send_async("go")).text == "done"
+            assert tool.running == 0
+
+    asyncio.run(main())
+    assert newest_text(model.requests[-1]) == "Tool 'look' did not end within 0.03 s; cancelled."
+
+
+def test_the_fourth_question_of_a_run_is_refused_and_that_of_the_next_run_is_not(tmp_path: Path) -> None:
+    ask = calls((ASK_USER, {"question": "which?"}))
+    model = ScriptedModel([*[ask] * 4, "done", ask, "again"])
+
+    async def main() -> None:
+        async with opened(tmp_path, model) as session:
+
+            async def answered(prompt: str, times: int) -> str:
+                running = asyncio.create_task(session.send_async(prompt))
+                for _ in range(times):
+                    [question] = await until(session.pending_questions)
+                    assert await session.answer_question_async(question.question_id, "this")
+                return (await running).text
+
+            assert await answered("go", 3) == "done"
+            assert newest_text(model.requests[4]) == "ask_user question cap exceeded"
+            assert await answered("go on", 1) == "again"
+
+    asyncio.run(main())
