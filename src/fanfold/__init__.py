@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fanfold.agent import Agent as Agent
     from fanfold.contracts.agents import AgentDefinition as AgentDefinition
+    from fanfold.contracts.agents import WorkerAgentSpec as WorkerAgentSpec
     from fanfold.contracts.events import AgentEvent as AgentEvent
     from fanfold.contracts.events import AgentResult as AgentResult
     from fanfold.contracts.messages import ToolOutput as ToolOutput
     from fanfold.contracts.messages import ToolSpec as ToolSpec
     from fanfold.contracts.messages import Usage as Usage
+    from fanfold.contracts.policy import ConfirmationPolicy as ConfirmationPolicy
     from fanfold.contracts.policy import PermissionPolicy as PermissionPolicy
     from fanfold.contracts.steps import AgentStepSpec as AgentStepSpec
     from fanfold.contracts.steps import BudgetSnapshot as BudgetSnapshot
@@ -50,10 +52,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "fanfold.agent": ("Agent",),
-    "fanfold.contracts.agents": ("AgentDefinition",),
+    "fanfold.contracts.agents": ("AgentDefinition", "WorkerAgentSpec"),
     "fanfold.contracts.events": ("AgentEvent", "AgentResult"),
     "fanfold.contracts.messages": ("ToolOutput", "ToolSpec", "Usage"),
-    "fanfold.contracts.policy": ("PermissionPolicy",),
+    "fanfold.contracts.policy": ("ConfirmationPolicy", "PermissionPolicy"),
     "fanfold.contracts.steps": ("AgentStepSpec", "BudgetSnapshot", "ParallelResult", "StepOutcome"),
     "fanfold.contracts.workflow": ("ResumePlan", "WorkflowCheckpoint"),
     "fanfold.env": ("FixedClock", "HostEnv", "SequentialIds"),

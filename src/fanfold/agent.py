@@ -22,7 +22,7 @@ from fanfold.env import HostEnv
 from fanfold.errors import LifecycleError, SessionClosedError, SessionNotFoundError, UsageError
 from fanfold.models import Models
 from fanfold.nearest import did_you_mean
-from fanfold.options import SessionOptions
+from fanfold.options import SessionOptions, parse_host_env
 from fanfold.portal import Portal, blocking, on_loop
 from fanfold.protocols import FactLog, ModelClient, Tool, ToolServer
 from fanfold.session.assembly import Parts, assemble
@@ -32,7 +32,15 @@ from fanfold.session.saving import SessionSaves
 from fanfold.session.session import Session
 from fanfold.session.shared_logs import Lease, SharedLogs
 from fanfold.session.worker_agents import WorkerLike, parse_worker, worker_definition
-from fanfold.workplaces import Servers, Workplace, Workplaces, connect_given, read_agent_folders
+from fanfold.workplaces import (
+    Servers,
+    Workplace,
+    Workplaces,
+    connect_given,
+    parse_agents,
+    parse_tools,
+    read_agent_folders,
+)
 
 LOG_DIRECTORY = Path(".a3s") / "effect-log"
 OpenLog = Callable[[Path], FactLog]
@@ -66,8 +74,8 @@ class Agent:
         self.portal = portal
         self._settings = settings
         self._env = host_env
-        self._tools = tools
-        self._workplaces = Workplaces(settings, agents)
+        self._tools = parse_tools(tools)
+        self._workplaces = Workplaces(settings, parse_agents(agents))
         self._servers = Servers(settings.mcp_servers)
         self._models = Models(models, settings.providers, host_env)
         self._logs = SharedLogs(open_log or _open_log)
@@ -152,7 +160,7 @@ class Agent:
             models=models or {},
             tools=tools or {},
             agents=agents or {},
-            host_env=host_env or HostEnv(),
+            host_env=parse_host_env(host_env) or HostEnv(),
             open_log=open_log,
         )
 

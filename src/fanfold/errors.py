@@ -179,9 +179,9 @@ class AlreadyActiveError(LifecycleError):
 class ControlError(LifecycleError):
     """A live session of another process could not be asked, or refused what it was asked.
 
-    `code` is `CONTROL_UNAVAILABLE` (no process can be reached so on this machine), `CONTROL_UNREACHABLE` (that one ended
-    or kept silent), `NOT_SERVED`, `NOT_WAITING`, `ALREADY_ANSWERED`, `INVALID_REQUEST`, or that of the error which the
-    session raised, such as `NO_ACTIVE_RUN`.
+    `code` is `CONTROL_UNAVAILABLE` (no process can be reached so on this machine), `CONTROL_UNREACHABLE` (that one
+    ended or kept silent), `NOT_SERVED`, `NOT_WAITING`, `ALREADY_ANSWERED`, `INVALID_REQUEST`, or that of the error that
+    the session raised, such as `NO_ACTIVE_RUN`.
     """
 
     code = "CONTROL_ERROR"

@@ -14,6 +14,9 @@ from fanfold.errors import UsageError
 from fanfold.protocols import SessionStore
 
 BUDGET_GUARD_TIMEOUT_MS = 5_000
+MOST = 2**53
+"""Of anything that is counted or waited for: what a loop's clock can count, and a float holds exactly."""
+Positive = Annotated[int, Meta(ge=1, le=MOST)]
 
 
 class AutoDelegation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,8 +35,8 @@ class SessionOptions(msgspec.Struct, kw_only=True):
     """`provider/model-id`; None: the configuration's `default_model`."""
     session_id: str | None = None
     """Also names the fact log's thread. None: a new id."""
-    max_parallel_tasks: Annotated[int, Meta(ge=1)] | None = None
-    max_tool_rounds: Annotated[int, Meta(ge=0)] | None = None
+    max_parallel_tasks: Positive | None = None
+    max_tool_rounds: Annotated[int, Meta(ge=0, le=MOST)] | None = None
 
     # ---- governance ----
     permission_policy: PermissionPolicy | None = None
@@ -43,8 +46,8 @@ class SessionOptions(msgspec.Struct, kw_only=True):
     `ParkedError`, for hosts where nobody can answer. The log stays parked either way."""
     budget_guard: Any = None
     """A `BudgetGuard`, or an object with some of its methods."""
-    budget_guard_timeout_ms: Annotated[int, Meta(ge=1)] | None = None
-    duplicate_tool_call_threshold: Annotated[int, Meta(ge=2)] | None = None
+    budget_guard_timeout_ms: Positive | None = None
+    duplicate_tool_call_threshold: Annotated[int, Meta(ge=2, le=MOST)] | None = None
     """The call that would be the n-th of a turn with the same arguments and, so far, the same results is not made:
     the model is told to try something else. None: no such limit."""
 
@@ -70,11 +73,11 @@ class SessionOptions(msgspec.Struct, kw_only=True):
     """Compact the conversation when it nears the context window. None: yes, where its size is known."""
     auto_compact_threshold: Annotated[float, Meta(gt=0, le=1)] | None = None
     """Share of the window at which that happens."""
-    max_context_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_context_tokens: Positive | None = None
     """Size of the context window, when it is not the model's own."""
-    tool_timeout_ms: Annotated[int, Meta(ge=1)] | None = None
+    tool_timeout_ms: Positive | None = None
     """Longest run of one tool call; then it is cancelled and has failed."""
-    llm_api_timeout_ms: Annotated[int, Meta(ge=1)] | None = None
+    llm_api_timeout_ms: Positive | None = None
     """Longest model call, all attempts together."""
     stream_partials: bool | None = None
     """Stream the answers of steps with an `output_schema`, so that the listener of their call hears a
@@ -82,7 +85,7 @@ class SessionOptions(msgspec.Struct, kw_only=True):
     instructions: str | None = None
     """Appended to the system prompt."""
     temperature: Annotated[float, Meta(ge=0, le=10)] | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_output_tokens: Positive | None = None
     allow_unsandboxed_bash: bool | None = None
 
     # ---- agents ----
@@ -119,20 +122,59 @@ class SessionOptions(msgspec.Struct, kw_only=True):
         if isinstance(given.get("session_store"), type) or isinstance(self.session_store, type):
             raise UsageError("session option session_store: it is a class, not a store such as FileSessionStore(dir)")
         merged = msgspec.structs.replace(self, **given)
-        merged.host_env = _replay_env(merged.host_env)
-        values = {name: getattr(merged, name) for name in merged.__struct_fields__}
+        merged.host_env = parse_host_env(merged.host_env)
+        values = {name: _unchecked(getattr(merged, name)) for name in merged.__struct_fields__}
         try:
             return msgspec.convert(values, SessionOptions)
         except msgspec.ValidationError as error:
             reason, _, place = str(error).partition(" - at ")
-            raise UsageError(f"session option {place.strip('`').removeprefix('$.')}: {reason}") from None
+            name = place.strip("`").removeprefix("$.")
+            more = f"; there are: {', '.join(_CHOICES[name])}" if name in _CHOICES else ""
+            raise UsageError(f"session option {name}: {reason}{more}") from None
 
 
-def _replay_env(given: object) -> Any:
-    if not isinstance(given, dict):
-        return given  # checked with all other values
-    keys = cast("dict[str, Any]", given)
-    known = ("fixed_time_ms", "sequential_id_prefix")
-    if unknown := sorted(set(keys) - set(known)):
-        raise UsageError(f"session option host_env: unknown key '{unknown[0]}'; there are: {', '.join(known)}")
-    return HostEnv.for_replay(**keys)
+_CHOICES = {"planning_mode": ("auto", "enabled", "disabled"), "approvals": ("park", "refuse")}
+
+
+def _unchecked(value: Any) -> Any:
+    """In a form that is checked as a whole: a record that was made by hand is not."""
+    if isinstance(value, list | tuple):
+        return [_unchecked(each) for each in cast("list[Any]", value)]
+    is_record = isinstance(value, AutoDelegation | SessionRetentionLimits | WorkerAgentSpec)
+    return msgspec.structs.asdict(value) if is_record else value
+
+
+class _Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    fixed_time_ms: Annotated[int, Meta(ge=0, le=MOST)] | None = None
+    sequential_id_prefix: str | None = None
+
+
+_SEAMS = {"clock": ("now_ms", "monotonic_ms", "sleep"), "ids": ("new_id",), "random": ("random",)}
+
+
+def parse_host_env(given: object) -> HostEnv | None:
+    """A `HostEnv`, or the replay that a dict means.
+
+    Raises:
+        UsageError: it is none, or lacks what one needs.
+    """
+    if isinstance(given, HostEnv):
+        for seam, methods in _SEAMS.items():
+            for method in methods:
+                if not callable(getattr(getattr(given, seam), method, None)):
+                    raise UsageError(f"session option host_env: its {seam} has no method {method}()")
+        return given
+    if given is None:
+        return None
+    try:
+        replay = msgspec.convert(given, _Replay)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at ")
+        field = place.strip("`").removeprefix("$.").removeprefix("$")
+        keys = ", ".join(_Replay.__struct_fields__)
+        raise UsageError(
+            f"session option host_env: {field + ': ' if field else ''}{reason}; it is a HostEnv, or a dict with {keys}"
+        ) from None
+    if not (replay.sequential_id_prefix or "").isascii():
+        raise UsageError("session option host_env: sequential_id_prefix: it becomes a part of ids; use ASCII")
+    return HostEnv.for_replay(replay.sequential_id_prefix, replay.fixed_time_ms)

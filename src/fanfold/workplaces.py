@@ -7,19 +7,69 @@ import asyncio
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from fanfold.contracts.agents import AgentDefinition
-from fanfold.contracts.messages import TASK
+import msgspec
+from msgspec.structs import replace
+
+from fanfold.contracts.agents import AgentDefinition, WorkerAgentSpec
+from fanfold.contracts.messages import TASK, ToolSpec
 from fanfold.contracts.settings import McpServerSettings, Settings
-from fanfold.errors import FanfoldError
+from fanfold.errors import FanfoldError, UsageError
 from fanfold.foreign import logger
 from fanfold.protocols import Tool, ToolServer
 from fanfold.session.builtin_agents import BUILTIN_AGENTS
 from fanfold.session.closing import close_together
-from fanfold.session.worker_agents import as_definition
+from fanfold.session.worker_agents import as_definition, parse_worker, worker_definition
 
 MAX_REMEMBERED = 64
+
+
+def parse_tools(given: object) -> dict[str, Tool]:
+    """The tools that a host gives, by name.
+
+    Raises:
+        UsageError: one is none, or has another name in its spec, by which the permission rules would know it.
+    """
+    tools: dict[str, Tool] = {}
+    for name, tool in _entries("tools", given):
+        spec = getattr(tool, "spec", None)
+        if not isinstance(spec, ToolSpec) or not callable(getattr(tool, "run", None)):
+            raise UsageError(f"tools[{name!r}]: it is no Tool, which has a spec and a run: {type(tool).__name__}")
+        if spec.name != name:
+            raise UsageError(f"tools[{name!r}]: its spec has the name {spec.name!r}; both must be the same")
+        tools[name] = cast("Tool", tool)
+    return tools
+
+
+def parse_agents(given: object) -> dict[str, AgentDefinition]:
+    """The agents that a host gives, each by the name that it has there.
+
+    Raises:
+        UsageError: one is none, or has a field that cannot be meant so.
+    """
+    agents: dict[str, AgentDefinition] = {}
+    for name, agent in _entries("agents", given):
+        if isinstance(agent, WorkerAgentSpec):
+            agents[name] = replace(worker_definition(parse_worker(agent)), name=name)
+            continue
+        if not isinstance(agent, AgentDefinition):
+            raise UsageError(f"agents[{name!r}]: it is no AgentDefinition, but {type(agent).__name__}")
+        try:
+            agents[name] = msgspec.convert({**msgspec.structs.asdict(agent), "name": name}, AgentDefinition)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"agents[{name!r}]: {error}") from None
+    return agents
+
+
+def _entries(argument: str, given: object) -> Iterable[tuple[str, object]]:
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{argument} must be a mapping by name, got {type(given).__name__}")
+    entries = cast("Mapping[object, object]", given)
+    for name in entries:
+        if not isinstance(name, str):
+            raise UsageError(f"{argument}: a name must be text, got {name!r}")
+    return cast("Mapping[str, object]", entries).items()
 
 
 class Workplace:
@@ -93,20 +143,34 @@ class Servers:
         self._settings = settings
         self._running: dict[str, ToolServer] = {}
         self._starting = asyncio.Lock()
+        self._starts: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self.warnings: list[str] = []
 
     async def started(self, root: Path) -> Mapping[str, ToolServer]:
-        """All that could be started; those that died are started again. What failed is told in `warnings`."""
+        """All that could be started; those that died are started again. What failed is told in `warnings`. None is
+        started once `close` has begun, which also ends this."""
         if not self._settings:
             return self._running
         async with self._starting:
+            if self._is_closed:
+                return self._running
             self.warnings = []
             missing = [
                 each
                 for name, each in self._settings.items()
                 if name not in self._running or not self._running[name].is_alive
             ]
-            await asyncio.gather(*(self._start(each, root) for each in missing))
+            self._starts = {asyncio.create_task(self._start(each, root)) for each in missing}
+            try:
+                if self._starts:
+                    await asyncio.wait(self._starts)
+            finally:
+                starts, self._starts = self._starts, set()
+                await _end(starts)
+            for start in starts:
+                if not start.cancelled():
+                    start.result()
         return self._running
 
     async def _start(self, settings: McpServerSettings, root: Path) -> None:
@@ -122,8 +186,19 @@ class Servers:
             logger.warning("%s", error)
 
     async def close(self) -> None:
+        self._is_closed = True
+        await _end(set(self._starts))
         running, self._running = list(self._running.values()), {}
         await close_together(server.close for server in running)
+
+
+async def _end(starts: "set[asyncio.Task[None]]") -> None:
+    """Cancel those that are not done, and wait until nothing is left of them."""
+    rest = {each for each in starts if not each.done()}
+    for each in rest:
+        each.cancel()
+    if rest:
+        await asyncio.wait(rest)
 
 
 async def connect_given(given: Mapping[str, Any], root: Path) -> ToolServer:

@@ -111,7 +111,8 @@ def test_a_childs_call_that_nobody_can_be_asked_about_is_told(fanfold: Fanfold, 
     configure(tmp_path, serve(script))
     done = fanfold("run", "Have it made.", "--allow", "task")
     assert (done.code, done.out) == (0, "It could not.\n")
-    assert "hint: a child wanted to use write, and nobody can be asked here; allow it with --allow write" in done.err
+    assert "hint: a child wanted to use write, and nobody can be asked here; allow it with\n" in done.err
+    assert "--allow write, or answer from another terminal, with --wait" in done.err
     assert json.loads(fanfold("run", "Have it made.", "--allow", "task", "--json").out)["unanswered"] == ["write"]
     assert not (tmp_path / "made").exists()
 

@@ -382,7 +382,7 @@ def test_blocking_hosts_serve_too(tmp_path: Path) -> None:
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A runtime folder of its own; pytest's are too long for a socket."""
-    with tempfile.TemporaryDirectory(prefix="ff") as folder:
+    with tempfile.TemporaryDirectory(prefix="ff", dir="/tmp") as folder:
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
         yield Path(folder)
 
@@ -455,11 +455,29 @@ def test_a_runtime_folder_whose_name_is_too_long_is_passed_over(
     assert os.listdir(long) == []
 
 
-def dead_socket(server_path: Path) -> Path:
+def test_a_runtime_folder_that_the_sandbox_of_tools_shows_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="ff", dir="/var/tmp") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        listener, path = place.open_listener(tmp_path)
+        listener.close()
+        place.remove(path)
+        assert os.listdir(folder) == []
+        assert not path.is_relative_to(folder)
+
+
+def test_a_workspace_around_every_such_folder_is_not_served() -> None:
+    with pytest.raises(ControlError, match="the tools of a session in / could reach the socket") as caught:
+        place.open_listener("/")
+    assert caught.value.code == "CONTROL_UNAVAILABLE"
+
+
+def dead_socket(server_path: Path, *, of_same_workspace: bool = True) -> Path:
     """A socket beside that one, as a process leaves it that was killed."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    key = server_path.name.partition(".")[0]
+    key = server_path.name.partition(".")[0] if of_same_workspace else "0" * 16
     left = server_path.with_name(f"{key}.{ended.pid}.1.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(left))
@@ -479,8 +497,10 @@ def test_the_socket_of_a_dead_process_is_replaced_by_servers_and_removed_by_clie
                 assert ([seen.process for _, seen in found.answered], found.silent) == ([os.getpid()], [])
                 assert not left.exists()
                 left = dead_socket(server.path)
+                other = dead_socket(server.path, of_same_workspace=False)
             async with ControlServer.of(session):
                 assert not left.exists()
+                assert not other.exists()
 
     asyncio.run(main())
 

@@ -16,7 +16,10 @@ from fanfold.control import place
 from tests.cli.conftest import Ended, ServerThread, configure, ended, start
 from tests.support.chat_server import Call, Json, Say, Script
 
-pytestmark = pytest.mark.skipif(not place.HAS_UNIX_SOCKETS, reason="no process can be reached from another one here")
+pytestmark = [
+    pytest.mark.skipif(not place.HAS_UNIX_SOCKETS, reason="no process can be reached from another one here"),
+    pytest.mark.timeout(90),
+]
 
 WRITE = Say(calls=(Call("write", '{"file_path": "made", "content": "x"}', "call_7"),))
 GARBAGE = (b"\x00\xff" * 5000 + b"\n", b'{"v":1,"op":"confirm"}\n', b"[" * 100_000, b"x" * 2_000_000)
@@ -225,6 +228,23 @@ def test_a_killed_run_is_parked_and_an_approval_is_recorded_in_its_log(terminals
     assert len(server.server.requests) == 2
 
 
+def test_a_killed_workflow_is_parked_and_goes_on_from_its_answers(terminals: Terminals, serve: Serve) -> None:
+    server = serve(write_first)
+    steps = [{"task_id": each, "agent": "general", "prompt": f"made-{each}"} for each in "ab"]
+    (terminals.workspace / "specs.json").write_text(json.dumps(steps))
+    command = ("parallel", "specs.json", "--workflow", "nightly")
+    run = terminals.start(*command, "--wait")
+    terminals.until_waiting(2)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    assert [each["id"] for each in terminals.until_waiting(2, "workflow")] == ["nightly/a/call_1", "nightly/b/call_1"]
+    for each in "ab":
+        assert terminals.run("approve", f"{each}/call_1").code == 0
+    assert terminals.run(*command).code == 0
+    assert len(server.server.requests) == 4
+    assert sorted(path.name for path in terminals.workspace.glob("made-*")) == ["made-a", "made-b"]
+
+
 def test_a_run_that_is_stopped_by_a_signal_leaves_what_waits_to_be_answered(terminals: Terminals, serve: Serve) -> None:
     serve([WRITE, Say("Made it.")])
     run = terminals.start("run", "Make it.", "--session", "s1", "--wait")
@@ -242,7 +262,7 @@ def test_of_many_who_approve_at_once_one_wins_and_the_others_are_told(terminals:
     terminals.until_waiting()
     rivals = [ended(each) for each in [terminals.start("approve", "s1/call_7") for _ in range(4)]]
     assert sorted(each.code for each in rivals) == [0, 4, 4, 4]
-    told = "fanfold: 's1/call_7' does not wait any more: it was approved by process "
+    told = "fanfold: 's1/call_7' does not wait any more: it was approved"
     assert [each.err.startswith(told) for each in rivals if each.code] == [True] * 3
     done = ended(run)
     assert (done.code, done.err.count("· write")) == (0, 1)

@@ -1,13 +1,17 @@
-"""Limits in real runs: rounds, deadlines and questions."""
+"""Limits in real runs: rounds, deadlines and questions; and options that cannot be meant so."""
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fanfold.contracts.facts import BudgetDenied
 from fanfold.contracts.messages import ASK_USER, UserMessage
-from fanfold.errors import ProviderError
+from fanfold.contracts.policy import ConfirmationPolicy
+from fanfold.contracts.runs import SessionRetentionLimits
+from fanfold.errors import ConfigError, ProviderError, UsageError
+from fanfold.options import AutoDelegation
 from fanfold.testing import Reply, ScriptedModel, calls
 from fanfold.testing.scripted import newest_text
 from tests.support.open_session import facts_of, opened, until
@@ -103,3 +107,42 @@ def test_the_fourth_question_of_a_run_is_refused_and_that_of_the_next_run_is_not
             assert await answered("go on", 1) == "again"
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"planning_mode": "always"}, "planning_mode: .*; there are: auto, enabled, disabled"),
+        ({"planning": "yes"}, "planning: "),
+        ({"goal_tracking": 1.5}, "goal_tracking: "),
+        ({"auto_delegation": AutoDelegation(max_tasks=0)}, "auto_delegation.max_tasks: "),
+        ({"auto_delegation": {"enabled": "yes"}}, "auto_delegation.enabled: "),
+        ({"retention_limits": SessionRetentionLimits(max_runs_retained=0)}, "retention_limits.max_runs_retained: "),
+        ({"confirmation_policy": {"timeout_ms": -1}}, "confirmation_policy: .*timeout_ms"),
+        ({"confirmation_policy": {"yolo_lanes": "execute"}}, "confirmation_policy.yolo_lanes: "),
+        ({"duplicate_tool_call_threshold": 1}, "duplicate_tool_call_threshold: "),
+        ({"budget_guard_timeout_ms": 0}, "budget_guard_timeout_ms: "),
+        ({"auto_compact_threshold": 2}, "auto_compact_threshold: "),
+        ({"max_context_tokens": 0}, "max_context_tokens: "),
+        ({"tool_timeout_ms": 0}, "tool_timeout_ms: "),
+        ({"agent_dirs": "agents"}, "agent_dirs: "),
+    ],
+)
+def test_an_option_that_cannot_be_meant_so_is_refused_by_its_name(
+    tmp_path: Path, options: dict[str, Any], told: str
+) -> None:
+    async def main() -> None:
+        with pytest.raises(UsageError, match=f"^session option {told}"):
+            async with opened(tmp_path, ScriptedModel([]), **options):
+                pass
+
+    asyncio.run(main())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "fields", [{"timeout_ms": 0}, {"timeout_ms": "5"}, {"timeout_action": "ask"}, {"enabled": "no"}]
+)
+def test_a_confirmation_policy_that_cannot_be_meant_so_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(fields))):
+        ConfirmationPolicy(**fields)

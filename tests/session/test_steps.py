@@ -82,7 +82,9 @@ def test_an_agent_sees_the_tools_of_its_role(tmp_path: Path) -> None:
     seen = {request.session_id: {tool.name for tool in request.tools} for request in model.requests}
     assert seen["task-run-answer"] == set()
     assert seen["task-run-plan"] == {"read", "search", "ls", "update_plan"}
-    assert seen["task-run-general"] == {"read", "search", "ls", "write", "edit", "bash", "update_plan"}
+    assert seen["task-run-general"] == {
+        *("read", "search", "ls", "write", "edit", "bash", "git", "web_fetch", "update_plan")
+    }
     assert "write" not in seen["task-run-explore"]
 
 

@@ -75,9 +75,8 @@ class RunScreen:
         self._end_line()
         if self._unanswered:
             rules = " ".join(f"--allow {tool}" for tool in sorted(self._unanswered))
-            self.console.warn(
-                f"hint: a child wanted to use {', '.join(sorted(self._unanswered))}, and nobody can be asked here; allow "
-                f"it with {rules}, or answer from another terminal with --wait"
-            )
+            tools = ", ".join(sorted(self._unanswered))
+            self.console.warn(f"hint: a child wanted to use {tools}, and nobody can be asked here; allow it with")
+            self.console.warn(f"      {rules}, or answer from another terminal, with --wait")
         cost = f"{tokens_text(result.total_tokens)} tokens, {result.tool_calls_count} tool calls"
         self.console.say(f"session {self._session_id}: {cost}")

@@ -98,17 +98,24 @@ def _walk(directory: Path, problems: list[FileProblem]) -> Iterator[Path]:
         links = [Path(folder, name) for name in folders if os.path.islink(os.path.join(folder, name))]
         files = [Path(folder, name) for name in names if name.lower().endswith(_SUFFIXES)]
         for path in links + files:
-            if not path.resolve().is_relative_to(root):
-                text = f"{path}: the link leads out of {directory}"
-                problems.append(FileProblem(str(path), text, is_skipped=True))
+            fault = _link_fault(path, root, directory)
+            if fault is not None:
+                problems.append(FileProblem(str(path), f"{path}: {fault}", is_skipped=True))
             elif not path.is_dir():  # what is behind a link to a folder in here is found in that folder
                 yield path
+
+
+def _link_fault(path: Path, root: Path, directory: Path) -> str | None:
+    try:
+        return None if path.resolve().is_relative_to(root) else f"the link leads out of {directory}"
+    except (RuntimeError, OSError):  # what a circle of links raises depends on the version of Python
+        return "the link leads in a circle"
 
 
 def _read(path: Path, tool_names: Collection[str], problems: list[FileProblem]) -> AnyAgent | None:
     shown = str(path)
     try:
-        text = read_regular(path.resolve(), MAX_FILE_BYTES).decode("utf-8-sig").replace("\r\n", "\n")
+        text = read_regular(Path(os.path.realpath(path)), MAX_FILE_BYTES).decode("utf-8-sig").replace("\r\n", "\n")
         parsed = parse_agent(text, shown, is_markdown=path.suffix.lower() == ".md", tool_names=tool_names)
     except OSError as error:
         problems.append(FileProblem(shown, f"{shown}: {error.strerror or error}", is_skipped=True))

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fanfold.config.front_matter import split_front_matter
-from fanfold.config.problems import Problems
+from fanfold.config.problems import MAX_SHOWN, Problems
 from fanfold.config.reading import TableReader
 from fanfold.config.tool_names import BUILTIN_TOOLS, ToolRule, parse_tool_rule, split_list
 from fanfold.config.tree import Entry, Place, Plain, Table
@@ -20,6 +20,8 @@ from fanfold.nearest import did_you_mean
 AnyAgent = AgentDefinition | WorkerAgentSpec
 
 MAX_NAME_CHARACTERS = 128
+MAX_VALUES = 2_000
+"""In one comma list; as many as YAML values in a whole definition."""
 _INHERITANCES: tuple[ConfirmationInheritance, ...] = ("inherit_parent", "auto_approve", "deny_on_ask")
 _DECISIONS: tuple[Decision, ...] = ("allow", "deny", "ask")
 _ALLOWED_KEYS = ("tools", "allowedTools", "allowed_tools")
@@ -50,6 +52,8 @@ def parse_agent(text: str, file: str, *, is_markdown: bool, tool_names: Collecti
     """
     from fanfold.config.yaml_tree import parse_yaml  # with PyYAML: milliseconds for those who have such files only
 
+    if "\0" in text:
+        raise ConfigError(f"{file}: it holds a NUL character, so it is no text")
     problems = Problems()
     yaml, first_line, body, what = text, 1, "", "Failed to parse agent YAML"
     if is_markdown:
@@ -63,7 +67,9 @@ def parse_agent(text: str, file: str, *, is_markdown: bool, tool_names: Collecti
     keys = _Keys(table or Table(Place(file, first_line)), body, problems, tool_names)
     agent = keys.worker() if table is not None and "kind" in table.entries else keys.definition()
     problems.raise_if_any()
-    return ParsedAgent(agent, tuple(keys.warnings))
+    more = len(keys.warnings) - MAX_SHOWN
+    told = [*keys.warnings[:MAX_SHOWN], *([f"{file}: ... and {more} more"] if more > 0 else [])]
+    return ParsedAgent(agent, tuple(told))
 
 
 class _Keys:
@@ -199,7 +205,11 @@ class _Keys:
         if entry is None or not isinstance(entry.value, Plain):
             reader.texts(key, take)
             return found
-        for text in split_list(reader.text(key, "")):
+        entries = split_list(reader.text(key, ""))
+        if len(entries) > MAX_VALUES:
+            self._problems.add(entry.value.place, f"{key}: more than {MAX_VALUES:,} entries")
+            return found
+        for text in entries:
             try:
                 take(text)
             except ConfigError as error:

@@ -11,14 +11,19 @@ import yaml
 
 from fanfold.config.problems import Problems
 from fanfold.config.tree import MAX_ITEMS, Entry, Place, Plain, Sequence, Table, Value, child_path
+from fanfold.kernel.plain_text import is_plain
 
 MAX_DEPTH = 16
 """Levels in a definition, which needs three; the loader recurses."""
+MAX_VALUES = 2_000
+"""In a definition, keys and items each; the loader needs a second for forty thousand."""
+MAX_NUMBER_CHARACTERS = 100
 
 _TAG = "tag:yaml.org,2002:"
 _MAP = _TAG + "map"
 _TEXTS = frozenset(_TAG + kind for kind in ("str", "timestamp", "value", "merge"))
 """Plain text, and what YAML takes for something else although nothing here is one."""
+_NO_TEXT = "holds a NUL character or a lone surrogate, which are no text"
 _SCALARS = frozenset(_TAG + kind for kind in ("null", "bool", "int", "float"))
 
 
@@ -26,12 +31,16 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
+        self._values = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise self._refusal("aliases are not used here")
         if self._depth > MAX_DEPTH:
             raise self._refusal(f"nested more than {MAX_DEPTH} deep")
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise self._refusal(f"more than {MAX_VALUES:,} keys and values")
         self._depth += 1
         try:
             return super().compose_node(parent, index)
@@ -100,6 +109,9 @@ class _Converter:
                 self._problems.add(place, "a key must be text; put it in quotes")
                 continue
             key = str(key_node.value)
+            if not _is_text(key):
+                self._problems.add(place, f"a key {_NO_TEXT}")
+                continue
             if key in table.entries:
                 self._problems.add(place, f"{child_path(path, key)} is given twice")
                 continue
@@ -115,7 +127,10 @@ class _Converter:
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
             return self._sequence(node, path)
         if isinstance(node, yaml.ScalarNode) and node.tag in _TEXTS:
-            return Plain(str(node.value), place)
+            if _is_text(str(node.value)):
+                return Plain(str(node.value), place)
+            self._problems.add(place, f"{path} {_NO_TEXT}")
+            return None
         if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
             return self._scalar(node, path)
         self._problems.add(place, f"{path}: the tag {str(node.tag)[:80]!r} is not used here")
@@ -123,8 +138,10 @@ class _Converter:
 
     def _scalar(self, node: yaml.ScalarNode, path: str) -> Value | None:
         try:
+            if len(node.value) > MAX_NUMBER_CHARACTERS:
+                raise ValueError
             return Plain(cast("Any", self._loader).construct_object(node), self.place(node))
-        except ValueError:  # `!!int x`, or thousands of digits
+        except ValueError:  # `!!int x`, or hundreds of digits
             self._problems.add(self.place(node), f"{path}: this is no {str(node.tag).removeprefix(_TAG)}")
         except KeyError:  # `!!bool x`
             self._problems.add(self.place(node), f"{path}: this is neither true nor false")
@@ -137,6 +154,11 @@ class _Converter:
             items = []
         values = (self._value(item, f"{path}[{at}]") for at, item in enumerate(items))
         return Sequence(tuple(value for value in values if value is not None), self.place(node))
+
+
+def _is_text(value: str) -> bool:
+    """Escapes can spell what no model can be sent."""
+    return is_plain(value) and "\0" not in value
 
 
 def _pairs(node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:

@@ -32,6 +32,7 @@ EVENT_TYPES: tuple[str, ...] = (
     "context_compacted",
     "run_control_applied",
     "persistence_failed",
+    "events_left_out",
     "agent_end",
     "error",
     # of children

@@ -97,8 +97,9 @@ class AgentResult(Record, frozen=True, kw_only=True):
     def verification_summary(self) -> VerificationSummary:
         reports = self.verification or ()
         statuses = [report.status for report in reports]
-        worst: tuple[VerificationStatus, ...] = ("failed", "needs_review", "passed")
-        status: VerificationStatus = next((each for each in worst if each in statuses), "skipped")
+        status: VerificationStatus = "skipped"
+        for worse in ("passed", "needs_review", "failed"):
+            status = worse if worse in statuses else status
         return VerificationSummary(
             status=status,
             report_count=len(reports),

@@ -72,6 +72,12 @@ class ConfirmationPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.timeout_action not in ("reject", "auto_approve"):
             raise ConfigError(f"timeout_action must be 'reject' or 'auto_approve', got {self.timeout_action!r}")
+        if self.timeout_ms is not None and (type(self.timeout_ms) is not int or not 1 <= self.timeout_ms <= 2**53):
+            raise ConfigError(f"timeout_ms must be a whole number, 1 or more, or None, got {self.timeout_ms!r}")
+        if self.enabled not in (True, False):
+            raise ConfigError(f"enabled must be True or False, got {self.enabled!r}")
+        if not isinstance(self.yolo_lanes, list | tuple | set | frozenset):
+            raise ConfigError(f"yolo_lanes must be a list of lanes, got {self.yolo_lanes!r}")
         msgspec.structs.force_setattr(self, "yolo_lanes", tuple(self.yolo_lanes))
         for lane in self.yolo_lanes:
             if lane not in LANES:

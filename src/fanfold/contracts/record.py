@@ -11,6 +11,24 @@ JsonValue = None | bool | int | float | str | list[Any] | dict[str, Any]
 JsonObject = dict[str, Any]
 
 
+def own_copy(value: Any) -> Any:
+    """JSON data that its receiver may change, however deeply they are nested."""
+    if not isinstance(value, dict | list):
+        return value
+    whole = cast("Nested", value).copy()
+    fresh: list[Nested] = [whole]
+    while fresh:
+        each = fresh.pop()
+        for key, inner in list(each.items() if isinstance(each, dict) else enumerate(each)):
+            if isinstance(inner, dict | list):
+                each[key] = inner = cast("Nested", inner).copy()
+                fresh.append(inner)
+    return whole
+
+
+Nested = dict[Any, Any] | list[Any]
+
+
 _PLAIN = frozenset({str, int, float, bool})
 
 

@@ -4,6 +4,9 @@
 address of such a socket may have about a hundred bytes, and it is found again by whoever knows the workspace. The
 folder is `$XDG_RUNTIME_DIR/fanfold`, else `/run/user/<uid>/fanfold`, else `/tmp/fanfold-<uid>`: the first that there
 can be. A client looks into all of them.
+
+It lies below `/run` or `/tmp`, which the sandbox of `bash` hides, and not in the workspace, which it shows: or a tool
+could approve its own calls.
 """
 
 import errno
@@ -23,6 +26,7 @@ MAX_ADDRESS_BYTES = 103
 """Of the path of a socket: Linux takes 107, macOS 103."""
 BACKLOG = 16
 
+_HIDDEN = ("/run", "/tmp")
 _KEY_CHARS = 16
 _SUFFIX = ".sock"
 _UNFINISHED = ".new"
@@ -42,15 +46,15 @@ def require_unix_sockets(*, has_them: bool = HAS_UNIX_SOCKETS) -> None:
 
 
 def open_listener(workspace: str | Path) -> tuple[socket.socket, Path]:
-    """A socket that takes connections for the sessions of `workspace`, and its path. What a dead process has left of
-    the same workspace is removed.
+    """A socket that takes connections for the sessions of `workspace`, and its path. What dead processes have left of
+    any workspace is removed.
 
     Raises:
         ControlError: `CONTROL_UNAVAILABLE`, there can be none.
     """
     require_unix_sockets()
-    folder, key = _own_folder(), _key(workspace)
-    _remove_dead(folder, key)
+    folder, key = _own_folder(os.path.realpath(workspace)), _key(workspace)
+    _remove_dead(folder)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.setblocking(False)
@@ -101,22 +105,25 @@ def process_of_peer(peer: socket.socket, *, uid: int | None = None) -> int | Non
 def _folders() -> list[Path]:
     """Where a server may be, the best place first."""
     uid = os.geteuid()
-    named = os.environ.get("XDG_RUNTIME_DIR", "")
-    bases = [Path(named)] if named.startswith("/") else []
-    bases.append(Path(f"/run/user/{uid}"))
+    bases = [Path(f"/run/user/{uid}")]
+    named = Path(os.path.realpath(os.environ.get("XDG_RUNTIME_DIR", "/")))
+    if any(Path(os.path.realpath(hidden)) in named.parents for hidden in _HIDDEN):
+        bases.insert(0, named)
     inside = [base / "fanfold" for base in bases if _is_own_directory(base)]
     folders = [*inside, Path(f"/tmp/fanfold-{uid}")]  # entered only when nobody else can
     return [each for each in dict.fromkeys(folders) if len(os.fsencode(each)) + 1 + _LONGEST_NAME <= MAX_ADDRESS_BYTES]
 
 
-def _own_folder() -> Path:
+def _own_folder(workspace: str) -> Path:
     """The folder for new sockets, made if need be.
 
     Raises:
         ControlError: somebody else could enter it, or it cannot be made.
     """
-    fault = ""
+    fault = f"the tools of a session in {workspace} could reach the socket themselves"
     for folder in _folders():
+        if Path(workspace) in Path(os.path.realpath(folder)).parents:
+            continue
         try:
             os.mkdir(folder, 0o700)
         except FileExistsError:
@@ -161,8 +168,8 @@ def _key(workspace: str | Path) -> str:
     return digest(os.fsencode(os.path.realpath(workspace)))[:_KEY_CHARS]
 
 
-def _in(folder: Path, key: str, suffix: str = _SUFFIX) -> list[tuple[Path, int]]:
-    """The sockets of ours in `folder` whose name ends so, each with the process that its name says."""
+def _in(folder: Path, key: str | None, suffix: str = _SUFFIX) -> list[tuple[Path, int]]:
+    """The sockets of ours in `folder`, of that workspace or of all, each with the process that its name says."""
     found: list[tuple[Path, int]] = []
     try:
         names = sorted(os.listdir(folder))
@@ -170,7 +177,7 @@ def _in(folder: Path, key: str, suffix: str = _SUFFIX) -> list[tuple[Path, int]]
         return []
     for name in names:
         parts = name.removesuffix(suffix).split(".")
-        if name.endswith(suffix) and len(parts) == 3 and parts[0] == key and parts[1].isdecimal():
+        if name.endswith(suffix) and len(parts) == 3 and key in (None, parts[0]) and parts[1].isdecimal():
             path = folder / name
             if _is_own_socket(path):
                 found.append((path, int(parts[1])))
@@ -204,8 +211,8 @@ def _bound(listener: socket.socket, folder: Path, key: str) -> Path:
         return path
 
 
-def _remove_dead(folder: Path, key: str) -> None:
-    for path, process in [*_in(folder, key), *_in(folder, key, _SUFFIX + _UNFINISHED)]:
+def _remove_dead(folder: Path) -> None:
+    for path, process in [*_in(folder, None), *_in(folder, None, _SUFFIX + _UNFINISHED)]:
         if not _is_alive(process) and not _takes_connections(path):
             remove(path)
 

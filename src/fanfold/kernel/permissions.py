@@ -12,6 +12,7 @@ the sandbox that holds.
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import cast
 
 import msgspec
 
@@ -33,7 +34,13 @@ _OPERATORS = r"[;&|<>()`\n\r]"
 _HIDING = r"\$[\[{']"
 """Expansions whose result bash evaluates again (`${x@P}`, `$[...]`) or that spell characters by number
 (`$'\\x28'`)."""
-_LEADING = r"(?:(?:then|do|else|elif|if|while|until|time|exec|command|builtin|env|nohup|sudo|eval|!|\{|\w+=\S*)\s+)+"
+_BRACES = r"\{[^{}]*(?:,|\.\.)"
+"""One word that becomes several: `-d{elete,epth}`."""
+_EMPTY = r"\$(?:[0-9@*#?$!-]|[A-Za-z_]\w*)"
+"""What may well expand to nothing: `-de$1lete`."""
+_LEADING = re.compile(
+    r"(?:(?:then|do|else|elif|if|while|until|time|exec|command|builtin|env|nohup|sudo|eval|!|\{|\w+=\S*)\s+)+"
+)
 _QUOTING = str.maketrans("", "", "\"'\\")
 
 
@@ -187,9 +194,15 @@ def _allowing(name: str, rules: tuple[Rule, ...], texts: tuple[str, ...]) -> Rul
 def _may_allow(name: str, rule: Rule, text: str) -> bool:
     if rule.covers_everything:
         return True
-    if name == "bash" and (re.search(_OPERATORS, text) or re.search(_HIDING, text)):
+    if name == "bash" and (re.search(_OPERATORS, text) or re.search(_HIDING, text) or _has_braces(text)):
         return False
     return rule.matches(text)
+
+
+def _has_braces(command: str) -> bool:
+    if '"' not in command and "\\" not in command:  # then it is plain where a quote begins, and nothing expands in it
+        command = re.sub(r"'[^']*'", "''", command)
+    return re.search(_BRACES, command) is not None
 
 
 def _texts(name: str, args: JsonObject) -> tuple[str, ...]:
@@ -210,15 +223,31 @@ def _texts(name: str, args: JsonObject) -> tuple[str, ...]:
     return (encode_json(args).decode(),)
 
 
+def _files(args: JsonObject) -> list[object]:
+    """What stands under `files`, which other tools than ours may mean otherwise."""
+    files = args.get("files")
+    return cast("list[object]", files) if isinstance(files, list) else []
+
+
+def _path_of(file: object) -> str | None:
+    path = cast("JsonObject", file).get("path") if isinstance(file, dict) else None
+    return path if isinstance(path, str) else None
+
+
 def _listed_paths(args: JsonObject) -> list[str]:
-    files: list[JsonObject] = args.get("files", [])
-    return [str(each["path"]) for each in files]
+    return [path for each in _files(args) if (path := _path_of(each)) is not None]
 
 
 def _with_real_paths(args: JsonObject, real_path: Callable[[str], str]) -> JsonObject:
-    real: JsonObject = {key: real_path(str(args[key])) for key in ("file_path", "path") if key in args}
-    listed = [{"path": real_path(path)} for path in _listed_paths(args)]
-    return {**args, **real, "files": listed} if listed else {**args, **real}
+    real: JsonObject = {key: real_path(args[key]) for key in ("file_path", "path") if isinstance(args.get(key), str)}
+    if _listed_paths(args):
+        real["files"] = [_with_real_path(each, real_path) for each in _files(args)]
+    return {**args, **real}
+
+
+def _with_real_path(file: object, real_path: Callable[[str], str]) -> object:
+    path = _path_of(file)
+    return file if path is None else {**cast("JsonObject", file), "path": real_path(path)}
 
 
 def pieces_of(name: str, text: str) -> Iterable[str]:
@@ -226,7 +255,10 @@ def pieces_of(name: str, text: str) -> Iterable[str]:
     yield text
     if name != "bash":
         return
-    for spelling in (text, text.translate(_QUOTING)):
+    for spelling in dict.fromkeys((text, text.translate(_QUOTING), re.sub(_EMPTY, "", text).translate(_QUOTING))):
         for part in re.split(_OPERATORS, spelling):
-            yield part.strip()
-            yield re.sub(_LEADING, "", part.strip(), count=1)
+            command = part.strip()
+            yield command
+            # From its beginning only: to look for such words everywhere takes time by the square of the length.
+            if leading := _LEADING.match(command):
+                yield command[leading.end() :]

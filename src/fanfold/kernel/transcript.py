@@ -1,7 +1,7 @@
 """Reading a transcript: where to cut it for compaction, how to show it to a summariser and to people."""
 
 from fanfold.contracts.messages import AssistantMessage, Entry, Message, ToolMessage, UserMessage
-from fanfold.contracts.record import JsonObject
+from fanfold.contracts.record import JsonObject, own_copy
 from fanfold.kernel.fold import estimated_tokens
 
 SUMMARY_EXCERPT = 8_000
@@ -66,7 +66,8 @@ def _history_item(message: Message) -> JsonObject:
         case AssistantMessage():
             text = [{"type": "text", "text": message.text}] if message.text else []
             calls = [
-                {"type": "tool_use", "id": call.id, "name": call.name, "input": call.args} for call in message.calls
+                {"type": "tool_use", "id": call.id, "name": call.name, "input": own_copy(call.args)}
+                for call in message.calls
             ]
             return {"role": "assistant", "content": [*text, *calls]}
         case ToolMessage():

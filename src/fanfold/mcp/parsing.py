@@ -41,7 +41,7 @@ def parse_server(mapping: Mapping[str, Any]) -> McpServerSettings:
         form = msgspec.convert(mapping, _Server)
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at ")
-        place = path.strip("`").removeprefix("$").removeprefix(".")
+        place = path.replace("`", "").removeprefix("$").removeprefix(".")  # of a key: "key in $"
         raise ConfigError(f"MCP server: {place + ': ' if place else ''}{reason}") from error
     transport = form.transport
     settings = McpServerSettings(

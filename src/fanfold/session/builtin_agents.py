@@ -12,7 +12,7 @@ _LOOK_ONLY = PermissionPolicy(
         *(f"bash({command} *)" for command in ("ls", "cat", "head", "tail", "find", "wc")),
         *(f"bash({command})" for command in ("ls", "pwd")),
     ),
-    deny=("bash(* -delete*)", "bash(* -exec*)", "bash(* -ok*)"),
+    deny=tuple(f"bash(* -{action}*)" for action in ("delete", "exec", "ok", "fprint", "fls")),
     default_decision="deny",
 )
 _CHECK = PermissionPolicy(allow=("read", "search", "ls", "bash", "web_fetch", "update_plan"), default_decision="deny")

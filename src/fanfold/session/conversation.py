@@ -147,7 +147,7 @@ class Conversation:
             is_over = False  # it may go on, here or elsewhere, when the person has spoken
             raise
         except asyncio.CancelledError:
-            is_over = run.is_terminal  # otherwise it was cut off, and may go on likewise
+            is_over = run.is_settled  # otherwise it was cut off, and may go on likewise
             raise
         except FanfoldError as error:
             if self._hooks.hears("on_error"):

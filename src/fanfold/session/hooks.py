@@ -6,6 +6,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar, get_args
 
@@ -37,6 +38,9 @@ HOOK_EVENTS: tuple[HookEvent, ...] = get_args(HookEvent)
 CLOSE_GRACE_MS = 2_000
 """For what runs beside the session at its close, and once more for what had to be cancelled then."""
 
+MAX_NESTED = 8
+"""Hooks within hooks: a handler whose own calls are heard by itself would go on until no thread is left."""
+
 PROCEED = Proceed()
 Answer = HookVerdict | NoAnswer | MalformedAnswer
 
@@ -49,6 +53,26 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     handler: HookHandler
     is_async: bool
     threads: CallbackThreads
+
+
+class _Asking:
+    """A handler that is waited for, within those that are. What it does is done in copies of this context."""
+
+    def __init__(self, outer: "_Asking | None") -> None:
+        self.outer = outer
+        self.depth: int = 1 if outer is None else outer.depth + 1
+        self.is_over = False
+
+    @staticmethod
+    def current() -> "_Asking | None":
+        """The innermost one; what a handler has left running when it returned is within none."""
+        asking = _asking.get()
+        while asking is not None and asking.is_over:
+            asking = asking.outer
+        return asking
+
+
+_asking: ContextVar[_Asking | None] = ContextVar("fanfold_hook", default=None)
 
 
 class Hooks:
@@ -181,12 +205,20 @@ class Hooks:
 
     async def _ask(self, hook: Hook, payload: JsonObject) -> Answer:
         """The answer, asked for again where it raised or timed out and retries are left."""
-        answer = await self._attempt(hook, payload)
-        for _ in range(hook.config.max_retries):
-            if not isinstance(answer, NoAnswer) or self._is_closed:
-                break
+        asking = _Asking(_Asking.current())
+        if asking.depth > MAX_NESTED:
+            return MalformedAnswer(f"it would be {asking.depth} hooks deep in what hooks themselves do; not called")
+        before = _asking.set(asking)
+        try:
             answer = await self._attempt(hook, payload)
-        return answer
+            for _ in range(hook.config.max_retries):
+                if not isinstance(answer, NoAnswer) or self._is_closed:
+                    break
+                answer = await self._attempt(hook, payload)
+            return answer
+        finally:
+            asking.is_over = True
+            _asking.reset(before)
 
     async def _attempt(self, hook: Hook, payload: JsonObject) -> Answer:
         given = copy.deepcopy(payload) if hook.config.max_retries else payload

@@ -129,11 +129,19 @@ class Hosted(Watched):
 
     add_mcp = blocking(add_mcp_async)
 
+    def _taken(self, name: str) -> str | None:
+        if name in {each.name for each in self._toolbox.own_servers}:
+            return f"this session has an MCP server '{name}' already; remove it first"
+        for other in self._toolbox.servers:
+            if other != name and other.lower() == name.lower():  # rules of permission could not tell their tools apart
+                return f"the name of MCP server '{name}' differs from '{other}' by case only; take another one"
+        return None
+
     async def _add_server(self, given: Mapping[str, Any]) -> int:
         server = await self._connect(given)
-        if server.name in {each.name for each in self._toolbox.own_servers}:
+        if (taken := self._taken(server.name)) is not None:
             await server.close()
-            raise UsageError(f"this session has an MCP server '{server.name}' already; remove it first")
+            raise UsageError(taken)
         self._toolbox.add_server(server)
         return len(server.tools)
 

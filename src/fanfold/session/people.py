@@ -8,7 +8,7 @@ from fanfold.contracts.codec import encode_json
 from fanfold.contracts.facts import ConfirmationAnswered, NewFact, QuestionAnswered, RecordedCall
 from fanfold.contracts.governance import Blocked, Proceed, RetryLater, Skipped
 from fanfold.contracts.messages import ToolOutput
-from fanfold.contracts.record import JsonObject
+from fanfold.contracts.record import JsonObject, own_copy
 from fanfold.errors import ParkedError
 from fanfold.foreign import logger
 from fanfold.kernel.state import SessionState
@@ -50,7 +50,7 @@ class People:
         item = PendingConfirmation(
             tool_id=tool_id,
             tool_name=call.name,
-            args=call.args,
+            args=own_copy(call.args),  # who shows them may change them: what was approved is what runs
             session_id=self._around.session_id,
             since_ms=self._around.env.clock.now_ms(),
         )

@@ -15,6 +15,8 @@ from fanfold.kernel.plain_text import is_plain, plain
 from fanfold.protocols import EventSink
 
 MAX_PAGE = 10_000
+MAX_JOINED_CHARS = 64 * 1024
+"""Of one text; a longer one is several events, so that the limits hold for it too."""
 _JOINED = ("text_delta", "reasoning_delta")
 _encoder = msgspec.json.Encoder(enc_hook=repr)
 _decoder = msgspec.json.Decoder(AgentEvent)
@@ -45,7 +47,7 @@ class RunEvents:
         self._open: AgentEvent | None = None
         """Of the deltas that are being joined: the first one."""
         self._pieces: list[str] = []
-        self._end: AgentEvent | None = None
+        self._joined_chars = 0
         self._last_ms = 0
         self.count = 0
 
@@ -58,13 +60,11 @@ class RunEvents:
             self._listener(told)
 
     def end(self, last: AgentEvent) -> None:
-        """Keep the event by which the run ends. The listener hears it from `tell_end`, and nothing after it."""
-        self._end = self._record(last)
-
-    def tell_end(self) -> None:
+        """Keep and tell the event by which the run ends. Those that come after it are kept, and nobody hears them."""
         listener, self._listener = self._listener, None
-        if listener is not None and self._end is not None:
-            listener(self._end)
+        told = self._record(last)
+        if listener is not None:
+            listener(told)
 
     @property
     def updated_ms(self) -> int:
@@ -96,10 +96,14 @@ class RunEvents:
             has_more=last + 1 < self.count if events else False,
         )
 
-    def saved(self) -> tuple[int, list[bytes]]:
-        """The sequence of the first kept event, and all of them as JSON without a newline."""
+    def saved(self, last: AgentEvent | None = None) -> tuple[int, list[bytes]]:
+        """The sequence of the first kept event, and all of them as JSON without a newline; `last` is the one that comes
+        next, and is not kept yet."""
         self._close_delta()
-        return self.first, list(self._kept)
+        kept = list(self._kept)
+        if last is not None:
+            kept.append(_encoded(AgentEvent(type=last.type, payload=last.payload, metadata=self._metadata(None))))
+        return self.first, kept
 
     def restore(self, first: int, events: Iterable[bytes], last_ms: int) -> None:
         """Take up the events of a run that was saved; the limits hold for them too."""
@@ -121,15 +125,19 @@ class RunEvents:
         if self._open is None or self._open.type != item.type:
             self._close_delta()
             self._open = AgentEvent(type=item.type, payload={}, metadata=self._metadata(None))
+        told = AgentEvent(type=item.type, payload=item.payload, metadata=self._open.metadata)
         self._pieces.append(text)
+        self._joined_chars += len(text)
+        if self._joined_chars >= MAX_JOINED_CHARS:
+            self._close_delta()
         if self._listener is not None:
-            self._listener(AgentEvent(type=item.type, payload=item.payload, metadata=self._open.metadata))
+            self._listener(told)
 
     def _close_delta(self) -> None:
         if self._open is None:
             return
         opened, self._open = self._open, None
-        text, self._pieces = "".join(self._pieces), []
+        text, self._pieces, self._joined_chars = "".join(self._pieces), [], 0
         self._store(_encoded(AgentEvent(type=opened.type, payload={"text": text}, metadata=opened.metadata)))
 
     def _metadata(self, more: JsonObject | None) -> JsonObject:

@@ -52,6 +52,8 @@ class Run:
         self._has_thread = False
         self.is_stopping = False
         """Somebody asked for its end, other than by closing the session: the answer is settled as interrupted."""
+        self._outcome: Outcome | None = None
+        """How it ends, from when that is settled until it is told."""
         self._active_tools: dict[str, str] = {}
         self._record = RunSnapshot(
             id=run_id, session_id=session_id, status="created", prompt=prompt, created_at_ms=now, updated_at_ms=now
@@ -70,6 +72,11 @@ class Run:
         return self._record.is_terminal
 
     @property
+    def is_settled(self) -> bool:
+        """How it ends is decided, whether it has been told or not."""
+        return self.is_terminal or self._outcome is not None
+
+    @property
     def task(self) -> "asyncio.Task[AgentResult]":
         """Until it has ended."""
         if self._task is None:
@@ -79,7 +86,7 @@ class Run:
     @property
     def is_active(self) -> bool:
         """How it ends is not settled yet."""
-        return not self.is_terminal and self._task is not None and not self._task.done()
+        return self._outcome is None and self._task is not None and not self._task.done()
 
     def snapshot(self) -> RunSnapshot:
         updated = max(self._record.updated_at_ms, self.events.updated_ms)
@@ -139,26 +146,42 @@ class Run:
     # ---- its end ----
 
     def end(self, outcome: Outcome) -> None:
-        """Settle how it ends; once. Nothing that comes later changes it."""
-        if self.is_terminal:
+        """Settle how it ends; once, nothing that comes later changes it. Told by `tell_end`."""
+        if self._outcome is None and not self.is_terminal:
+            self._outcome = outcome
+            self.inbox.close()
+
+    def tell_end(self) -> None:
+        """To everybody, now that the session is free: whoever hears of it may go on at once."""
+        if self._outcome is None or self.is_terminal:
             return
-        self.inbox.close()
-        status, told, changes = _ending(outcome)
+        status, told, changes = _ending(self._outcome)
+        self._outcome = None
         self.events.end(told)
         now = max(self.events.updated_ms, self._env.clock.now_ms())
         self._record = replace(self._record, status=status, updated_at_ms=now, **changes)
 
     def _settle(self, task: "asyncio.Task[AgentResult]") -> None:
-        # A done callback, for a task may be cancelled before its first step. By now the session is free again.
+        # A done callback, for a task may be cancelled before its first step.
         self.end(_outcome_of(task, self._record.session_id))
-        self.events.tell_end()
+        self.tell_end()
         self._task = None  # with all that the frames of an error hold
 
     # ---- saved and restored ----
 
-    def saved(self, _outcome: Outcome | None = None) -> tuple[RunSnapshot, int, list[bytes]]:
-        """The record, the sequence of the first event that is kept, and those events."""
-        return self.snapshot(), *self.events.saved()
+    @property
+    def event_count(self) -> int:
+        """Of the events that `saved` counts."""
+        return self.events.count + (self._outcome is not None)
+
+    def saved(self) -> tuple[RunSnapshot, int, list[bytes]]:
+        """The record, the sequence of the first event that is kept, and those events; as they will be, of a run whose
+        end is settled but not told yet: it saves the session as the last thing it does."""
+        if self._outcome is None:
+            return self.snapshot(), *self.events.saved()
+        status, told, changes = _ending(self._outcome)
+        first, events = self.events.saved(told)
+        return replace(self.snapshot(), status=status, event_count=first + len(events), **changes), first, events
 
     def restore(self, record: RunSnapshot) -> None:
         """Take up a saved record. A run that was under way when it was saved, in another process, was cut off."""

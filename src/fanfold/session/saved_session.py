@@ -182,25 +182,27 @@ class SavedConversation:
 
     async def _saved_run(self, run: Run) -> SavedRun:
         log = self._event_logs.pop(run.id, None)  # until it is known for sure what the store has
-        if log is None or log.end < run.events.count:  # it is new, or a child that outlived it has told more
-            log = await self._events_put(run, log)
+        if log is None or log.end < run.event_count:  # it is new, or a child that outlived it has told more
+            snapshot, log = await self._events_put(run, log)
+        else:
+            snapshot = run.snapshot()
         self._event_logs[run.id] = log
         return SavedRun(
-            snapshot=run.snapshot(),
+            snapshot=snapshot,
             events=log.name,
             first_sequence=log.first,
             controls=tuple(SavedControl(fingerprint=each, receipt=receipt) for each, receipt in run.inbox.saved()),
         )
 
-    async def _events_put(self, run: Run, log: _EventLog | None) -> _EventLog:
-        first, events = run.events.saved()
+    async def _events_put(self, run: Run, log: _EventLog | None) -> tuple[RunSnapshot, _EventLog]:
+        snapshot, first, events = run.saved()
         end = first + len(events)
         if log is None or log.end < first:
             log = _EventLog(await self._saves.put_events(run.id, events), first, end)
             self._kept_logs.add(log.name)
-            return log
+            return snapshot, log
         await self._saves.add_events(log.name, log.end - log.first, events[log.end - first :])
-        return _EventLog(log.name, log.first, end)
+        return snapshot, _EventLog(log.name, log.first, end)
 
     async def _drop_events(self, counted: set[str]) -> None:
         """Forget those on which no generation counts any more: of runs that are not kept."""

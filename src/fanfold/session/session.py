@@ -8,7 +8,7 @@ from fanfold.contracts.attachments import parse_attachments
 from fanfold.contracts.events import AgentResult
 from fanfold.contracts.facts import NewFact, RecordedCall
 from fanfold.contracts.messages import Attachment
-from fanfold.contracts.record import JsonObject
+from fanfold.contracts.record import JsonObject, own_copy
 from fanfold.errors import UsageError
 from fanfold.foreign import logger
 from fanfold.kernel.plain_text import is_plain
@@ -242,7 +242,9 @@ class Session(Hosted):
         """Calls that wait for an approval: this session's, its children's, and what a log left parked."""
         waiting = self._inbox.confirmations()
         parked = [
-            PendingConfirmation(tool_id=call.id, tool_name=call.name, args=call.args, session_id=self._session_id)
+            PendingConfirmation(
+                tool_id=call.id, tool_name=call.name, args=own_copy(call.args), session_id=self._session_id
+            )
             for call in self._left_parked()
             if call.needs_confirmation
         ]

@@ -14,6 +14,7 @@ from fanfold.contracts.steps import AgentStepSpec
 from fanfold.kernel.decide import Limits
 from fanfold.kernel.globs import compile_glob
 from fanfold.kernel.permissions import unknown_rules, visible_tools
+from fanfold.kernel.plain_text import plain
 from fanfold.options import SessionOptions
 from fanfold.protocols import ModelClient, Tool
 from fanfold.session.toolbox import Toolbox
@@ -90,7 +91,8 @@ class Composer:
         self._max_tool_rounds = max_tool_rounds
         self._role = role
         self._own: AgentSetup | None = None
-        self._composed: dict[tuple[str, str, int], AgentSetup] = {}
+        self._composed: dict[tuple[int, str, int], tuple[AgentDefinition, AgentSetup]] = {}
+        """By the identity of the definition, which is kept for it: two may have one name, and different permissions."""
         self._warned: set[str] = set()
         toolbox.on_change = self.forget
 
@@ -147,14 +149,14 @@ class Composer:
         self._look()
         reference = spec.model or agent.model or self._model
         rounds = agent.max_steps if spec.max_steps is None else spec.max_steps
-        key = (agent.name, reference, rounds)
-        setup = self._composed.get(key)
-        if setup is None:
-            policies = (self._policy, agent.permissions)
-            tools = _named(self._toolbox.for_children(), agent.tools)
-            setup = self._compose(reference, agent.prompt, tools, policies, rounds, who=f"agent '{agent.name}'")
-            setup = replace(setup, inheritance=agent.confirmation_inheritance)
-            self._composed[key] = setup
+        key = (id(agent), reference, rounds)
+        known = self._composed.get(key)
+        if known is not None:
+            return known[1]
+        policies, tools = (self._policy, agent.permissions), _named(self._toolbox.for_children(), agent.tools)
+        setup = self._compose(reference, agent.prompt, tools, policies, rounds, who=f"agent '{agent.name}'")
+        setup = replace(setup, inheritance=agent.confirmation_inheritance)
+        self._composed[key] = agent, setup
         return setup
 
     def _compose(
@@ -179,7 +181,7 @@ class Composer:
         return AgentSetup(
             model=model.client,
             model_id=model.model_id,
-            system="\n\n".join(prompt for prompt in prompts if prompt),
+            system=plain("\n\n".join(prompt for prompt in prompts if prompt)),
             tools=tools,
             specs=specs,
             policies=policies,

@@ -17,7 +17,7 @@ from fanfold.contracts.governance import (
     Skipped,
 )
 from fanfold.contracts.messages import UsageSum
-from fanfold.contracts.record import JsonObject
+from fanfold.contracts.record import JsonObject, own_copy
 from fanfold.env import HostEnv
 from fanfold.errors import HookBlockedError
 from fanfold.foreign import tolerant
@@ -65,6 +65,8 @@ class Telling:
 
     def tell(self, kind: str, /, **payload: Any) -> None:
         if self.hear is not None:
+            if "args" in payload:  # what a listener does to them must not change the call
+                payload["args"] = own_copy(payload["args"])
             self.hear(AgentEvent(type=kind, payload=payload))
 
     def budget(self, decision: BudgetDecision) -> None:

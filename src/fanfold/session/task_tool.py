@@ -15,6 +15,7 @@ from fanfold.contracts.record import JsonObject
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
 from fanfold.env import HostEnv
 from fanfold.errors import RunCancelledError
+from fanfold.kernel.plain_text import plain
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.runner import StepRunner
 from fanfold.protocols import AgentExecutor, EventSink, ToolScope
@@ -178,7 +179,7 @@ def _cancelled(spec: AgentStepSpec) -> StepOutcome:
 
 def _listed(agents: Mapping[str, AgentDefinition]) -> str:
     lines = [f"- {name}: {_brief(agent.description)}" for name, agent in agents.items() if not agent.is_hidden]
-    return "\n".join(lines) or "(none)"
+    return plain("\n".join(lines)) or "(none)"  # what one agent calls itself must not fail every model call
 
 
 def _brief(description: str) -> str:

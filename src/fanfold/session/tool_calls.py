@@ -11,6 +11,7 @@ from fanfold.contracts.facts import BudgetDenied, NewFact, RecordedCall, ToolRes
 from fanfold.contracts.governance import Blocked, BudgetDenial, Proceed, RetryLater, Skipped
 from fanfold.contracts.messages import ToolOutput
 from fanfold.contracts.policy import Decision
+from fanfold.contracts.record import own_copy
 from fanfold.contracts.steps import SourceAnchor
 from fanfold.foreign import call_foreign, described
 from fanfold.kernel.repeats import times_repeated
@@ -152,7 +153,7 @@ class ToolCalls:
         return output
 
     async def _within_limit(self, call: RecordedCall, scope: ToolScope) -> ToolOutput:
-        args: Any = call.args
+        args: Any = own_copy(call.args)  # a tool may change them; the call in the transcript stays what the log says
         work = self._gate.tool(call).run(args, scope)
         seconds = self._setup.tool_timeout_seconds
         if seconds is None:

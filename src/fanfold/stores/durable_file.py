@@ -1,6 +1,8 @@
 """Small files that are written as a whole: a reader finds the old bytes or the new ones, and nothing in between."""
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 from fanfold.stores.disk_sync import sync_directory
@@ -8,17 +10,23 @@ from fanfold.stores.line_file import refused
 
 _NO_SYMLINK: int = getattr(os, "O_NOFOLLOW", 0)
 _BINARY: int = getattr(os, "O_BINARY", 0)
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_SYMLINK | _BINARY
+_NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
+"""For a pipe that somebody has put in the file's place: opening it would wait for its other end."""
+_READ = os.O_RDONLY | _NO_SYMLINK | _BINARY | _NO_WAIT
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_SYMLINK | _BINARY | _NO_WAIT
 
 
 def read_file(path: Path) -> bytes | None:
     """All bytes of the file; None when there is none.
 
     Raises:
-        LogWriteError: the file system refuses, or it is a symbolic link.
+        LogWriteError: the file system refuses, or it is a symbolic link, a pipe or a device.
     """
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | _NO_SYMLINK | _BINARY), "rb") as file:
+        with os.fdopen(os.open(path, _READ), "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise OSError(errno.EINVAL, "it is not a regular file", str(path))
             return file.read()
     except FileNotFoundError:
         return None
