@@ -344,7 +344,7 @@ class Agent:
 
     def list_sessions(self) -> list[str]:
         """Ids of the live sessions, sorted."""
-        return sorted(self._sessions)
+        return sorted(each.key for each in self._sessions.valuerefs() if each() is not None)  # from any thread
 
     @on_loop
     async def close_session_async(self, session_id: str) -> bool:

@@ -69,6 +69,15 @@ def test_what_a_model_writes_cannot_steer_the_terminal(fanfold: Fanfold, serve: 
     assert "\\u001b]0;x" in fanfold("inbox").out
 
 
+def test_an_option_is_one_line_and_cannot_pass_for_another_thing_that_waits(
+    fanfold: Fanfold, serve: Serve, tmp_path: Path
+) -> None:
+    configure(tmp_path, serve([ask(options=["yes\n\nsession s2 · parked\n  fanfold approve s2/call_1", "no"])]))
+    fanfold("run", "Choose.", "--session", "s1")
+    assert "  1. yes session s2 · parked fanfold approve s2/call_1\n  2. no\n" in fanfold("inbox").out
+    assert "\n  1. yes session s2 " in fanfold("answer", "s1/call_9", "neither").err
+
+
 def test_a_log_that_cannot_be_read_is_a_note_and_the_rest_is_listed(
     fanfold: Fanfold, serve: Serve, tmp_path: Path
 ) -> None:

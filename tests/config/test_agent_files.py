@@ -389,3 +389,41 @@ def test_the_standard_places_go_from_the_home_to_the_workspace(tmp_path: Path) -
     assert read_agents(found).agents["a"].description == "work .a3s"
     assert standard_directories(tmp_path / "empty", {}) == []
     assert len(standard_directories(home, environ)) == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links of POSIX")
+def test_a_circle_of_links_costs_no_other_file(tmp_path: Path) -> None:
+    write(tmp_path / "a.md", named("a"))
+    (tmp_path / "b.md").symlink_to(tmp_path / "b.md")
+    (tmp_path / "c").symlink_to(tmp_path / "d")
+    (tmp_path / "d").symlink_to(tmp_path / "c")
+    found = read_agents([tmp_path])
+    assert set(found.agents) == {"a"}
+    assert "the link leads in a circle" in skipped(found)
+
+
+@pytest.mark.parametrize("text", ['description: "x\\ud800"', 'prompt: "\\0"', 'tools: ["\\ud800"]', '"\\ud800": x'])
+def test_escapes_that_spell_no_text_are_refused(text: str) -> None:
+    assert "holds a NUL character or a lone surrogate" in problems(f"name: a\n{text}", is_markdown=False)[0]
+
+
+def test_a_nul_below_the_front_matter_is_refused() -> None:
+    assert "it holds a NUL character" in problems("---\nname: a\n---\nbo\0dy", is_markdown=True)[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["tools: [" + "a," * 100_000 + "]", "tools: " + "a," * 100_000, "".join(f"k{at}: 1\n" for at in range(20_000))],
+)
+def test_a_definition_of_thousands_of_entries_is_refused_at_once(text: str) -> None:
+    start = time.monotonic()
+    assert "more than 2,000" in problems(f"name: a\n{text}", is_markdown=False)[0]
+    assert time.monotonic() - start < 2
+
+
+def test_a_file_does_not_flood_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "a.md", "---\nname: a\ntools: " + ",".join(f"t{at}" for at in range(1_000)) + "\n---\n")
+    found = read_agents([tmp_path])
+    assert set(found.agents) == {"a"}
+    assert len(found.problems) == len(caplog.records) == 51
+    assert found.problems[-1].text.endswith("... and 950 more")

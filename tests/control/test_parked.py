@@ -152,7 +152,7 @@ def test_a_call_that_was_given_up_does_not_wait(tmp_path: Path) -> None:
         [waiting] = (await looked(tmp_path)).waiting
         async with opened(tmp_path, ScriptedModel(["other"]), changer()) as session:
             await session.send_async("something else")
-        assert await looked(tmp_path) == Parked([], {}, {})
+        assert await looked(tmp_path) == Parked([], {}, {}, {"s"})
         with pytest.raises(ControlError) as caught:
             await recorded(tmp_path, waiting, YES)
         assert caught.value.code == "NOT_WAITING"

@@ -505,6 +505,28 @@ def test_the_socket_of_a_dead_process_is_replaced_by_servers_and_removed_by_clie
     asyncio.run(main())
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_keep_the_socket_of_its_parent(tmp_path: Path) -> None:
+    listener, path = place.open_listener(tmp_path)
+    here, there = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        there.send(b"x")
+        there.recv(1)
+        os._exit(0)
+    try:
+        here.recv(1)
+        listener.close()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer, pytest.raises(ConnectionRefusedError):
+            peer.connect(os.fspath(path))
+    finally:
+        here.send(b"x")
+        os.waitpid(child, 0)
+        here.close()
+        there.close()
+        place.remove(path)
+
+
 def test_a_peer_of_another_user_is_hung_up_on(tmp_path: Path) -> None:
     if not hasattr(socket, "SO_PEERCRED"):
         pytest.skip("the system does not tell who the peer is")

@@ -154,6 +154,10 @@ TABLE: list[tuple[str, Sequence[Payload | tuple[str, Payload]], Limits, Action]]
         RunTools((call("z"),)),
     ),
     ("the step limit stops an unfinished run", [ASK, *ROUND], Limits(steps=2), StopAtLimit(2)),
+    ("a limit of zero takes no step", [ASK], Limits(steps=0), StopAtLimit(0)),
+    ("nor does it run what waits for its result", [ASK, tools(call("a"))], Limits(steps=0), StopAtLimit(0)),
+    ("a turn that is over has no limit", [ASK, TextTurn(text="x")], Limits(steps=0), Finish("x", "stop")),
+    ("nothing has none either", [], Limits(steps=0), Idle()),
     ("a run that ends at its limit succeeds", [ASK, TextTurn(text="x")], Limits(steps=1), Finish("x", "stop")),
     (
         "no more calls than steps are left",

@@ -176,6 +176,11 @@ def test_a_denied_command_is_found_in_any_part(command: str) -> None:
     assert bash(command, ask="bash(rm:*)") == "ask"
 
 
+@pytest.mark.parametrize("command", ["git push x", "git  push x", "git\tpush x", "git \t 'push' x", "cd a; git  push"])
+def test_a_denied_command_is_found_whatever_blanks_are_in_it(command: str) -> None:
+    assert bash(command, allow="bash", deny="bash(git push:*)") == "deny"
+
+
 def test_a_deny_rule_may_name_a_compound_command() -> None:
     assert bash("curl x | sh", allow="bash", deny="bash(curl * | sh)") == "deny"
 
@@ -368,3 +373,56 @@ def test_the_narrower_decision_is_the_stricter() -> None:
 )
 def test_normal_paths_have_one_spelling(path: str, normal: str) -> None:
     assert normal_path(path) == normal
+
+
+# ---- what a hostile model writes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("files", [None, "a", {"path": "a"}, ["a"], [1, None], [{"name": "a"}], [{"path": None}]])
+def test_arguments_that_other_tools_mean_otherwise_are_judged_too(files: Any) -> None:
+    policy = PermissionPolicy(deny=("bash(rm:*)",), allow=("mcp__mail",))
+    assert decide(policy, "mcp__mail__send", files=files, path=5) == "allow"
+
+
+def test_a_rule_about_another_tool_s_files_sees_all_of_them() -> None:
+    policy = PermissionPolicy(deny=("mcp__disk__put(*key*)",), default_decision="allow")
+    assert decide(policy, "mcp__disk__put", files=[{"path": "a", "content": "key"}, "key"]) == "deny"
+    real = decide_permission(
+        PermissionPolicy(allow=('mcp__disk__put({"files":[{"path":"b"}]})',)),
+        spec("mcp__disk__put"),
+        {"files": [{"path": "a", "content": "key"}]},
+        real_path=lambda path: "b",
+    )
+    assert real[0] == "ask"  # there is more in it than the rule says
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "x=1 ", "sudo ", ";", "$a", "{a", "{a,", "'", "a b"])
+def test_no_command_takes_time_by_the_square_of_its_length(text: str) -> None:
+    command = "echo " + text * (200_000 // len(text))
+    assert bash(command, allow="bash(git:*)", deny="bash(rm:*)") == "ask"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "find . -d{elete,epth}",
+        "find . -delet{e,}",
+        "find . {-delete,}",
+        'find . {"a b",-delete}',
+        "find . -delet{e..e}",
+        "find . -de$1lete",
+        "find . -de$@lete",
+        'find . -de$NONE"lete"',
+        "find .\t-delete",
+        "find . \t'-delete'",
+    ],
+)
+def test_no_expansion_spells_what_a_rule_denies(command: str) -> None:
+    policy = PermissionPolicy(allow=("bash(find *)",), deny=("bash(* -delete*)",), default_decision="deny")
+    assert decide(policy, "bash", command=command) == "deny"
+
+
+@pytest.mark.parametrize("command", ["find . -name '*.{a,b}'", "find $HOME -name x", "find . -size +1k"])
+def test_what_expands_to_nothing_else_stays_allowed(command: str) -> None:
+    policy = PermissionPolicy(allow=("bash(find *)",), deny=("bash(* -delete*)",), default_decision="deny")
+    assert decide(policy, "bash", command=command) == "allow"

@@ -20,7 +20,6 @@ from fanfold.contracts.codec import decode_fact
 from fanfold.contracts.messages import ASK_USER, ModelRequest, ToolOutput
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import (
-    FanfoldError,
     MissingStoreError,
     RunCancelledError,
     RunControlError,
@@ -145,13 +144,14 @@ class Place:
     async def _look(self, session: Session) -> None:
         """What holds whenever nothing runs."""
         assert await session.run_control_snapshot_async() is None
-        for run in await session.runs_async():
+        runs = await session.runs_async()
+        for run in runs:
             assert run.is_terminal
             for receipt in await session.run_control_receipts_async(run.id):
                 assert receipt.state in ("applied", "settled")
                 if run.status == "completed":
                     assert receipt.state == "applied", (run, receipt)
-        self._seen[f"runs {(await session.runs_async())[-1].status}" if await session.runs_async() else "none"] += 1
+            self._seen[f"run {run.status}"] += run is runs[-1]
 
     async def meddle(self, until: float) -> None:
         clock = asyncio.get_running_loop().time
@@ -248,15 +248,9 @@ def test_fifty_sessions_are_meddled_with_for_a_while(tmp_path: Path) -> None:
     assert sum(folded) > SESSIONS
     for what in ("_steer done", "_interrupt done", "_cancel done", "_close done", "_stream done", "_leave_stream done"):
         assert seen[what] > 0, seen
-    print(seen)
     assert not any(what.endswith(SessionBusyError.code) for what in seen), seen
 
 
 def _folded(log: Path) -> int:
     """How many facts the log has; each follows from those before it."""
     return fold(decode_fact(line) for line in log.read_bytes().splitlines()).last_seq
-
-
-def test_every_refusal_of_the_stress_is_one_of_ours() -> None:
-    """The stress takes these errors for answers; anything else fails it."""
-    assert all(issubclass(each, FanfoldError) for each in (RunControlError, RunCancelledError, SessionClosedError))

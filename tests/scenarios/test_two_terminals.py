@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,6 +100,69 @@ def test_a_run_that_waits_is_approved_from_another_process(terminals: Terminals,
     assert "waits for an approval:\n" in done.err
     assert "  fanfold approve s1/call_7\n" in done.err
     assert (terminals.workspace / "made").read_text() == "x"
+
+
+HOST = """
+import asyncio, sys
+from fanfold import Agent
+from fanfold.control.server import ControlServer
+
+async def main():
+    async with await Agent.create_async() as agent, await agent.session_async(".", session_id="s1") as session:
+        async with ControlServer.of(session):
+            print("open", flush=True)
+            await asyncio.to_thread(sys.stdin.readline)
+
+asyncio.run(main())
+"""
+
+
+def hosts(workspace: Path, count: int) -> "list[subprocess.Popen[str]]":
+    """Programs that have the session open, serve it, and do nothing."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOST], cwd=workspace, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(count)
+    ]
+    for each in started:
+        assert each.stdout is not None
+        assert each.stdout.readline() == "open\n"
+    return started
+
+
+def test_what_is_parked_is_one_thing_however_many_processes_have_its_session_open(
+    terminals: Terminals, serve: Serve
+) -> None:
+    serve([WRITE])
+    assert terminals.run("run", "Make it.", "--session", "s1").code == 5
+    terminals.started += hosts(terminals.workspace, 2)
+    assert [each["id"] for each in terminals.inbox()] == ["s1/call_7"]
+    assert terminals.run("approve", "s1/call_7").code == 0
+    assert terminals.inbox() == []  # nor does the one that has not read the answer tell of it
+    assert terminals.run("approve", "s1/call_7").code == 4
+
+
+def test_what_is_parked_later_is_found_though_somebody_has_its_session_open(terminals: Terminals, serve: Serve) -> None:
+    serve([WRITE])
+    terminals.started += hosts(terminals.workspace, 1)
+    assert terminals.run("run", "Make it.", "--session", "s1").code == 5
+    assert [each["id"] for each in terminals.inbox()] == ["s1/call_7"]
+    assert terminals.run("approve", "s1/call_7").code == 0
+
+
+def test_the_process_that_runs_a_session_is_asked_and_not_one_that_has_it_open(
+    terminals: Terminals, serve: Serve
+) -> None:
+    serve([WRITE, Say("Made it.")])
+    before = hosts(terminals.workspace, 1)
+    run = terminals.start("run", "Make it.", "--session", "s1", "--wait")
+    terminals.started += before
+    [waiting] = terminals.until_waiting()
+    assert waiting["process"] == run.pid
+    assert terminals.run("steer", "s1", "Only this.").code == 0
+    assert terminals.run("approve", "s1/call_7").code == 0
+    assert ended(run).code == 0
 
 
 def test_a_run_that_waits_is_denied_from_another_process(terminals: Terminals, serve: Serve) -> None:

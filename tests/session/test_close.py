@@ -122,7 +122,7 @@ class Busy:
 
     async def ended(self) -> list[object]:
         async with asyncio.timeout(5):
-            return await asyncio.gather(*self.work, return_exceptions=True)
+            return list(await asyncio.gather(*self.work, return_exceptions=True))
 
 
 async def _never(context: Any) -> None:

@@ -39,9 +39,20 @@ def test_the_catalogue_has_each_type_that_is_told_and_no_other() -> None:
     assert len(set(EVENT_TYPES)) == len(EVENT_TYPES)
 
 
+IN_ORDER = """
+    agent_start planning_start planning_end task_updated goal_extracted goal_judging goal_progress goal_achieved
+    goal_warning turn_start text_delta reasoning_delta turn_end tool_start permission_denied
+    tool_execution_start tool_end confirmation_required confirmation_received confirmation_timeout user_question
+    auto_compact context_compacted run_control_applied persistence_failed events_left_out agent_end error
+    subagent_start subagent_progress subagent_end structured_partial step_retry step_cached step_changed
+    step_recorded pipeline_warning item_end parallel_end map_end phase_start phase_end log budget_exhausted
+    budget_threshold_hit passivation_requested peer_invocation
+"""
+"""Also written down here, so that nobody reorders it without meaning to; a new type goes to the end of its group."""
+
+
 def test_the_catalogue_keeps_its_order() -> None:
-    assert EVENT_TYPES[:4] == ("agent_start", "planning_start", "planning_end", "task_updated")
-    assert EVENT_TYPES[-3:] == ("budget_threshold_hit", "passivation_requested", "peer_invocation")
+    assert list(EVENT_TYPES) == IN_ORDER.split()
 
 
 @pytest.mark.parametrize("kind", [*EVENT_TYPES, "of_the_future"])

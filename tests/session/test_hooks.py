@@ -24,7 +24,7 @@ from fanfold.contracts.governance import (
     Skipped,
 )
 from fanfold.errors import InvalidHookError, UsageError
-from fanfold.session.hooks import Hooks
+from fanfold.session.hooks import MAX_NESTED, Hooks
 
 CALL: dict[str, Any] = {"session_id": "s", "tool": "write", "args": {"file_path": "a.txt", "content": "x"}}
 EVENTS: tuple[HookEvent, ...] = get_args(HookEvent)
@@ -530,3 +530,61 @@ def test_an_unregistered_hook_hears_nothing_and_its_id_is_free() -> None:
     hooks.register("h0", "pre_tool_use", handler=new)
     fire(hooks)
     assert (len(old.heard), len(new.heard), hooks.count) == (0, 1, 1)
+
+
+# ---- hooks within hooks ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_that_is_heard_by_itself_is_blocked_before_no_thread_is_left(is_async: bool) -> None:
+    hooks, asked = Hooks(), 0
+
+    async def main() -> HookVerdict:
+        loop = asyncio.get_running_loop()
+
+        async def awaited(_: dict[str, Any]) -> Any:
+            nonlocal asked
+            asked += 1
+            return None if isinstance(await hooks.fire("pre_tool_use", CALL), Proceed) else {"action": "skip"}
+
+        def called(payload: dict[str, Any]) -> Any:
+            return asyncio.run_coroutine_threadsafe(awaited(payload), loop).result()
+
+        hooks.register("h", "pre_tool_use", handler=awaited if is_async else called)
+        return await hooks.fire("pre_tool_use", CALL)
+
+    assert isinstance(asyncio.run(main()), Skipped)
+    assert asked == MAX_NESTED
+
+
+def test_what_a_handler_leaves_running_is_not_within_it() -> None:
+    hooks, heard, rest = Hooks(), [0], list[asyncio.Task[Any]]()
+
+    async def go_on(_: dict[str, Any]) -> None:
+        heard[0] += 1
+        if heard[0] < 3 * MAX_NESTED:
+            rest.append(asyncio.create_task(later()))
+
+    async def later() -> None:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        while hooks_busy.is_set():
+            await asyncio.sleep(0)
+        assert isinstance(await fire_once(), Proceed)
+
+    async def fire_once() -> HookVerdict:
+        hooks_busy.set()
+        try:
+            return await hooks.fire("pre_tool_use", CALL)
+        finally:
+            hooks_busy.clear()
+
+    async def main() -> None:
+        hooks.register("h", "pre_tool_use", handler=go_on)
+        await fire_once()
+        while heard[0] < 3 * MAX_NESTED:
+            await asyncio.sleep(0)
+        await asyncio.gather(*rest)
+
+    hooks_busy = asyncio.Event()
+    asyncio.run(main())

@@ -1,16 +1,17 @@
 """Limits in real runs: rounds, deadlines and questions; and options that cannot be meant so."""
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fanfold.contracts.facts import BudgetDenied
-from fanfold.contracts.messages import ASK_USER, UserMessage
+from fanfold.contracts.messages import ASK_USER, ToolOutput, UserMessage
 from fanfold.contracts.policy import ConfirmationPolicy
 from fanfold.contracts.runs import SessionRetentionLimits
-from fanfold.errors import ConfigError, ProviderError, UsageError
+from fanfold.errors import ConfigError, ParkedError, ProviderError, StepLimitError, UsageError
 from fanfold.options import AutoDelegation
 from fanfold.testing import Reply, ScriptedModel, calls
 from fanfold.testing.scripted import newest_text
@@ -107,6 +108,51 @@ def test_the_fourth_question_of_a_run_is_refused_and_that_of_the_next_run_is_not
             assert await answered("go on", 1) == "again"
 
     asyncio.run(main())
+
+
+def failing(name: str, *, is_read_only: bool = True) -> RecordingTool:
+    """Its results are none of those that use up the budget, so that only the steps end a run."""
+    return RecordingTool(name, lambda args: ToolOutput(output="no", exit_code=1), is_read_only=is_read_only)
+
+
+def test_a_run_that_used_up_its_steps_stops_at_once_when_it_is_resumed_here_or_after_a_restart(tmp_path: Path) -> None:
+    model = ScriptedModel(lambda request: calls(("look", {"at": request.transcript.length})))
+    tool = failing("look")
+
+    async def stopped(work: Awaitable[object]) -> None:
+        with pytest.raises(StepLimitError, match=r"^StepLimit: ") as caught:
+            await work
+        assert caught.value.limit == 32
+        assert (len(model.requests), len(tool.calls), len(facts_of(tmp_path))) == (16, 16, 33)
+
+    async def main() -> None:
+        async with opened(tmp_path, model, tool) as session:
+            await stopped(session.send_async("go"))
+            await stopped(session.resume_run_async())
+        async with opened(tmp_path, model, tool) as session:
+            await stopped(session.resume_run_async())
+
+    asyncio.run(main())
+
+
+def test_the_steps_of_a_run_are_counted_over_its_parks_and_resumes(tmp_path: Path) -> None:
+    model = ScriptedModel(lambda request: calls(("send", {"at": request.transcript.length})))
+    tool = failing("send", is_read_only=False)
+
+    async def main() -> None:
+        async with opened(tmp_path, model, tool, approvals="refuse") as session:
+            with pytest.raises(ParkedError):
+                await session.send_async("go")
+            for _ in range(15):
+                assert await session.confirm_tool_use_async("call-1", True)
+                with pytest.raises(ParkedError):
+                    await session.resume_run_async()
+            assert await session.confirm_tool_use_async("call-1", True)
+            with pytest.raises(StepLimitError):
+                await session.resume_run_async()
+
+    asyncio.run(main())
+    assert (len(model.requests), len(tool.calls)) == (16, 16)
 
 
 @pytest.mark.parametrize(

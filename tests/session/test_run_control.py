@@ -1,57 +1,35 @@
-"""Laws of steer, interrupt and cancel: what is accepted, what becomes of it, and what a stopped run leaves behind."""
+"""Laws of run control: which requests are accepted, what becomes of a steer, and from where it may come."""
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fanfold import Agent, AgentEvent, FileSessionStore, HostEnv, PermissionPolicy, SequentialIds, Session
-from fanfold.contracts.facts import ToolResulted
-from fanfold.contracts.messages import ASK_USER, ModelRequest, ToolMessage
+from fanfold import Agent, FileSessionStore, HostEnv, PermissionPolicy, SequentialIds
+from fanfold.contracts.messages import ModelRequest
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.runs import RunControlReceipt
 from fanfold.errors import ProviderError, RunCancelledError, RunControlError, UsageError
-from fanfold.session.run_control import MAX_REMEMBERED, MAX_WAITING, RunInbox, parse_request
+from fanfold.session.control_request import parse_request
+from fanfold.session.run_inbox import MAX_REMEMBERED, MAX_WAITING, RunInbox
 from fanfold.testing import ManualClock, Reply, ScriptedModel, as_json, calls, echo
-from fanfold.testing.scripted import newest_text
+from fanfold.testing.scripted import Answer, newest_text
 from tests.support.running import (
-    INTERRUPTED,
     HeldTool,
     PacedModel,
     facts,
     keys,
     opened,
+    receipt_of,
+    refused,
     said,
     spoken,
     turns,
     until,
 )
 from tests.support.tools import RecordingTool
-
-
-async def receipt_of(session: Session, receipt: RunControlReceipt) -> RunControlReceipt:
-    """As it stands now."""
-    receipts = await session.run_control_receipts_async(receipt.run_id)
-    return next(each for each in receipts if each.request_id == receipt.request_id)
-
-
-async def refused(work: Awaitable[object]) -> tuple[str, str]:
-    """(code, message) of the refusal."""
-    with pytest.raises(RunControlError) as caught:
-        await work
-    return caught.value.code, str(caught.value).removeprefix("Run control error: ")
-
-
-def sequence_of(item: AgentEvent) -> int:
-    return int((item.metadata or {})["sequence"])
-
-
-async def events_of(session: Session, run_id: str) -> list[str]:
-    return [item.type for item in await session.run_events_async(run_id)]
-
 
 # ---- steer ----------------------------------------------------------------------------------------------------------
 
@@ -242,7 +220,7 @@ def test_a_slash_command_takes_no_steer_but_can_be_stopped(tmp_path: Path) -> No
 def test_an_accepted_steer_is_settled_only_by_a_run_that_does_not_succeed(tmp_path: Path) -> None:
     fault = ProviderError("no", kind="auth", retryable=False)
     tool = HeldTool()
-    script = {"^held by": fault, "": calls(("hold", {}))}
+    script: dict[str, Answer] = {"^held by": fault, "": calls(("hold", {}))}
 
     async def main() -> None:
         async with opened(tmp_path, ScriptedModel(script), tool) as session:
@@ -473,6 +451,63 @@ def test_a_hook_may_put_a_control_off(tmp_path: Path) -> None:
     }
 
 
+def test_hooks_are_told_what_became_of_a_request(tmp_path: Path) -> None:
+    told: list[JsonObject] = []
+    model = PacedModel("done", "and done")
+
+    async def main() -> None:
+        async with opened(tmp_path, model) as session:
+            session.register_hook("post", "post_run_control", handler=told.append)
+            run = asyncio.create_task(session.send_async("go"))
+            await model.asked()
+            for _ in range(2):
+                await session.steer_async("x", {"request_id": "r"})
+            await refused(session.steer_async("x", {"run_id": "other"}))
+            session.register_hook("pre", "pre_run_control", handler=deny)
+            await refused(session.interrupt_async())
+            model.answer(2)
+            await run
+            await session.close_async()
+            assert (await refused(session.steer_async("x")))[0] == "CLOSED"
+
+    asyncio.run(main())
+    assert [(each["operation"], each["state"]) for each in told] == [
+        ("steer", "accepted"),
+        ("steer", "rejected"),
+        ("interrupt", "rejected"),
+    ]
+    assert (told[0]["request_id"], told[0]["sequence"], told[0]["input"]) == ("r", 1, "x")
+    assert [each["error"]["code"] for each in told[1:]] == ["RUN_MISMATCH", "HOOK_DENIED"]
+
+
+def test_no_control_waits_for_the_hooks_of_another_one(tmp_path: Path) -> None:
+    """Not an interrupt for a steer that is still looked at, nor what a hook itself asks for."""
+    model = PacedModel("never")
+
+    async def main() -> None:
+        is_asked, let_go = asyncio.Event(), asyncio.Event()
+
+        async def look(payload: JsonObject) -> None:
+            if payload.get("input") == "slow":
+                await session.steer_async("from within")
+                is_asked.set()
+                await let_go.wait()
+
+        async with opened(tmp_path, model) as session:
+            session.register_hook("h", "pre_run_control", handler=look)
+            run = asyncio.create_task(session.send_async("go"))
+            await model.asked()
+            slow = asyncio.create_task(refused(session.steer_async("slow")))
+            await is_asked.wait()
+            await session.interrupt_async()
+            with pytest.raises(RunCancelledError):
+                await run
+            let_go.set()
+            assert (await slow)[0] == "NO_ACTIVE_RUN"
+
+    asyncio.run(main())
+
+
 def test_what_was_meant_for_a_run_is_not_given_to_the_next_one(tmp_path: Path) -> None:
     """The hook is still asked when the run ends and another begins."""
     model = PacedModel("first", "second")
@@ -569,8 +604,6 @@ def test_receipts_last_as_long_as_their_runs_are_kept(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path, model, retention_limits={"max_runs_retained": 3}) as session:
             receipts: list[RunControlReceipt] = []
-
-            def steer(payload: JsonObject) -> None: ...
 
             for number in range(5):
                 stream = await session.stream_async(f"prompt {number}")
@@ -720,325 +753,6 @@ def test_before_its_prompt_is_recorded_a_run_has_no_turn(tmp_path: Path) -> None
             assert said(session)[2:4] == ["user: go", "user: early"]
 
     asyncio.run(main())
-
-
-# ---- interrupt ------------------------------------------------------------------------------------------------------
-
-End = Callable[[Session, str], Awaitable[object]]
-ENDS: dict[str, End] = {
-    "interrupt": lambda session, _: session.interrupt_async({"request_id": "i", "reason": "enough"}),
-    "cancel": lambda session, _: session.cancel_async(),
-    "cancel_run": lambda session, run_id: session.cancel_run_async(run_id),
-}
-Moment = tuple[Any, dict[str, Any], Callable[[Session, "Moments"], Awaitable[object]], list[str]]
-
-
-class Moments:
-    """A model and a tool that stand still at each of the moments."""
-
-    def __init__(self) -> None:
-        self.tool = HeldTool()
-        self.together = HeldTool("together", is_parallel_safe=True)
-        self.change = RecordingTool("change", is_read_only=False)
-        self.is_thinking = asyncio.Event()
-        self.model = ScriptedModel(self._answer)
-
-    async def _answer(self, request: ModelRequest) -> Reply | str:
-        newest = newest_text(request)
-        is_beside = "Summarise" in request.system or request.output_schema is not None
-        if not self.is_thinking.is_set() and ("think" in newest or is_beside):
-            self.is_thinking.set()
-            await asyncio.Event().wait()
-        if "next" in newest:
-            return "went on"
-        if "long" in newest:
-            return Reply(text="x" * 4_000, usage=None)
-        for name in ("hold", "change"):
-            if name in newest:
-                return calls((name, {}), text="let me see")
-        if "together" in newest:
-            return calls(("together", {"n": 1}), ("together", {"n": 2}), ("hold", {}), text="let me see")
-        if "ask" in newest:
-            return calls((ASK_USER, {"question": "which?"}), text="let me see")
-        return "answer"
-
-    async def thinking(self, _: Session) -> None:
-        await self.is_thinking.wait()
-
-    async def holding(self, _: Session) -> None:
-        await self.tool.started.get()
-
-    async def holding_both(self, _: Session) -> None:
-        await self.together.started.get()
-        await self.together.started.get()
-
-    async def confirming(self, session: Session) -> None:
-        await until(session.pending_confirmations)
-
-    async def asking(self, session: Session) -> None:
-        await until(session.pending_questions)
-
-    async def at_once(self, _: Session) -> None: ...
-
-
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize(
-    ("moment", "prompt", "options"),
-    [
-        ("thinking", "think", {}),
-        ("holding", "hold", {}),
-        ("holding_both", "together", {}),
-        ("confirming", "change", {}),
-        ("asking", "ask", {}),
-        ("thinking", "compact", {"max_context_tokens": 1_000}),
-        ("thinking", "plan", {"planning_mode": "enabled"}),
-        ("at_once", "hold", {}),
-    ],
-    ids=["model", "tool", "group", "confirmation", "question", "compaction", "planning", "first step"],
-)
-def test_a_stop_is_recorded_whenever_it_comes(
-    tmp_path: Path, moment: str, prompt: str, options: dict[str, Any], end: str
-) -> None:
-    async def main() -> None:
-        at = Moments()
-        tools = (at.tool, at.together, at.change)
-        policy = PermissionPolicy(allow=("hold", "together"), ask=("change",))
-        async with opened(tmp_path, at.model, *tools, permission_policy=policy, **options) as session:
-            if "max_context_tokens" in options:
-                await session.send_async("a long answer")
-            stream = await session.stream_async(prompt)
-            await getattr(at, moment)(session)
-            await ENDS[end](session, stream.run_id)
-            told = list({sequence_of(item): item.type async for item in stream}.values())
-            assert await session.run_control_snapshot_async() is None
-            with pytest.raises(RunCancelledError):
-                await stream.result_async()
-            assert (at.model.running, at.tool.running, at.together.running) == (0, 0, 0)
-            assert at.tool.cleaned_up + at.together.cleaned_up == at.tool.stopped + at.together.stopped
-            assert f"user: {prompt}" in said(session)
-            assert said(session)[-1] == f"assistant: {INTERRUPTED}"
-            snapshot = await session.run_snapshot_async(stream.run_id)
-            assert snapshot is not None
-            assert (snapshot.status, snapshot.error, snapshot.error_code) == ("cancelled", "cancelled", "RUN_CANCELLED")
-            assert told == await events_of(session, stream.run_id)
-            assert told[-1] == "error"
-            receipts = await session.run_control_receipts_async(stream.run_id)
-            if end == "interrupt":
-                assert told[-2] == "run_control_applied"
-                assert [each.state for each in receipts] == ["applied"]
-            assert session.pending_confirmations() == session.pending_questions() == []
-            assert (await session.send_async("next")).text == "went on"
-            assert INTERRUPTED in spoken(at.model.requests[-1])[-2]
-
-    asyncio.run(main())
-    results = [fact.payload.output for fact in facts(tmp_path) if isinstance(fact.payload, ToolResulted)]
-    assert set(results) <= {"abandoned: the run was interrupted"}
-
-
-def test_an_interrupted_text_turn_adds_two_messages(tmp_path: Path) -> None:
-    model = PacedModel("never")
-
-    async def main() -> None:
-        async with opened(tmp_path, model) as session:
-            run = asyncio.create_task(session.send_async("go"))
-            await model.asked()
-            await session.interrupt_async()
-            with pytest.raises(RunCancelledError) as caught:
-                await run
-            assert caught.value.code == "RUN_CANCELLED"
-            assert said(session) == ["user: go", f"assistant: {INTERRUPTED}"]
-
-    asyncio.run(main())
-    assert keys(tmp_path) == ["m-0", "model:interrupted:1"]
-
-
-def test_results_that_came_before_an_interrupt_stay(tmp_path: Path) -> None:
-    tool, look = HeldTool(), RecordingTool("look", lambda _: "seen")
-    model = ScriptedModel([calls(("look", {}), ("hold", {}), ("look", {})), "next"])
-
-    async def main() -> None:
-        async with opened(tmp_path, model, tool, look) as session:
-            run = asyncio.create_task(session.send_async("go"))
-            await tool.started.get()
-            await session.interrupt_async()
-            with pytest.raises(RunCancelledError):
-                await run
-            await session.send_async("and now?")
-            results = [each.output for each in model.requests[1].transcript if isinstance(each, ToolMessage)]
-            assert results == ["seen", *["abandoned: the run was interrupted"] * 2]
-
-    asyncio.run(main())
-    assert len(look.calls) == 1
-
-
-def test_what_a_hook_has_not_let_through_is_not_recorded_by_an_interrupt(tmp_path: Path) -> None:
-    async def main() -> None:
-        is_asked = asyncio.Event()
-
-        async def wait(payload: JsonObject) -> None:
-            is_asked.set()
-            await asyncio.Event().wait()
-
-        async with opened(tmp_path, ScriptedModel(echo)) as session:
-            session.register_hook("h", "pre_prompt", handler=wait)
-            run = asyncio.create_task(session.send_async("a secret"))
-            await is_asked.wait()
-            receipt = await session.interrupt_async()
-            with pytest.raises(RunCancelledError):
-                await run
-            assert (await receipt_of(session, receipt)).state == "applied"
-            assert said(session) == []
-
-    asyncio.run(main())
-    assert facts(tmp_path) == []
-
-
-def test_a_stop_wins_over_the_answer_that_it_raced_with(tmp_path: Path) -> None:
-    async def main() -> None:
-        sessions: list[Session] = []
-        stops: list[asyncio.Task[object]] = []
-
-        async def answer(request: ModelRequest) -> str:
-            stops.append(asyncio.create_task(sessions[0].cancel_async()))
-            return "answer"  # it is on its way to the log when the cancellation comes
-
-        async with opened(tmp_path, ScriptedModel(answer)) as session:
-            sessions.append(session)
-            with pytest.raises(RunCancelledError):
-                await session.send_async("go")
-            assert await stops[0] is True
-            assert (await session.runs_async())[0].status == "cancelled"
-            assert said(session)[0] == "user: go"
-            assert len(said(session)) == 2
-
-    asyncio.run(main())
-
-
-def test_a_tool_that_swallows_a_cancellation_does_not_save_its_run(tmp_path: Path) -> None:
-    class Stubborn(HeldTool):
-        async def run(self, args: JsonObject, scope: Any) -> Any:
-            try:
-                return await super().run(args, scope)
-            except asyncio.CancelledError:
-                self.let_go.set()
-                return await super().run(args, scope)
-
-    model = ScriptedModel([calls(("hold", {})), "never"])
-
-    async def main() -> None:
-        tool = Stubborn()
-        async with opened(tmp_path, model, tool) as session:
-            run = asyncio.create_task(session.send_async("go"))
-            await tool.started.get()
-            assert await session.cancel_async()
-            with pytest.raises(RunCancelledError):
-                await run
-            assert said(session)[-1] == f"assistant: {INTERRUPTED}"
-
-    asyncio.run(main())
-    assert len(model.requests) == 1
-
-
-def test_clean_up_is_waited_for_and_not_cut_off_by_a_second_stop(tmp_path: Path) -> None:
-    tool = HeldTool(is_slow_to_stop=True)
-
-    async def main() -> None:
-        async with opened(tmp_path, ScriptedModel([calls(("hold", {}))]), tool) as session:
-            stream = await session.stream_async("go")
-            await tool.started.get()
-            await session.interrupt_async()
-            await until(lambda: tool.stopped)
-            stops: list[Any] = [session.cancel_async(), session.cancel_run_async(stream.run_id), stream.close_async()]
-            ends = [asyncio.create_task(stop) for stop in (*stops, session.close_async())]
-            await turns()
-            assert not any(end.done() for end in ends)
-            tool.may_stop.set()
-            assert await asyncio.gather(*ends) == [True, True, None, None]
-            assert (tool.stopped, tool.cleaned_up) == (1, 1)
-            assert said(session)[-1] == f"assistant: {INTERRUPTED}"
-            assert not await session.cancel_async()
-
-    asyncio.run(main())
-
-
-def test_only_the_run_that_is_named_is_cancelled(tmp_path: Path) -> None:
-    model = PacedModel("one", "two")
-
-    async def main() -> None:
-        async with opened(tmp_path, model) as session:
-            model.answer()
-            first = await session.send_async("one")
-            await model.asked()
-            run = asyncio.create_task(session.send_async("two"))
-            await model.asked()
-            for stale in (first.run_id, "nothing"):
-                assert not await session.cancel_run_async(stale)
-            assert (await refused(session.interrupt_async({"run_id": first.run_id})))[0] == "RUN_MISMATCH"
-            model.answer()
-            assert (await run).text == "two"
-            assert not await session.cancel_run_async((await run).run_id)
-
-    asyncio.run(main())
-
-
-def test_a_tool_may_stop_the_run_that_it_runs_in(tmp_path: Path) -> None:
-    sessions: list[Session] = []
-
-    class Stopping(RecordingTool):
-        async def run(self, args: JsonObject, scope: Any) -> Any:
-            await (sessions[0].cancel_async() if args else sessions[0].interrupt_async())
-            return await super().run(args, scope)
-
-    async def main() -> None:
-        for args in ({}, {"hard": True}):
-            for is_parallel_safe in (False, True):
-                tool = Stopping("stop", is_parallel_safe=is_parallel_safe)
-                model = ScriptedModel([calls(("stop", args), ("stop", args)), "next"])
-                async with opened(tmp_path, model, tool) as session:
-                    sessions[:] = [session]
-                    with pytest.raises(RunCancelledError):
-                        await session.send_async("go")
-                    assert said(session)[-1] == f"assistant: {INTERRUPTED}"
-                    assert (await session.send_async("and?")).text == "next"
-
-    asyncio.run(main())
-
-
-# ---- what is merely cut off -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("cut", ["close", "caller", "stream"])
-def test_a_run_that_is_cut_off_records_nothing_and_goes_on_later(tmp_path: Path, cut: str) -> None:
-    tool = HeldTool()
-
-    async def first() -> None:
-        async with opened(tmp_path, ScriptedModel([calls(("hold", {}))]), tool) as session:
-            if cut == "stream":
-                stream = await session.stream_async("go")
-                await tool.started.get()
-                await stream.close_async()
-            else:
-                run = asyncio.create_task(session.send_async("go"))
-                await tool.started.get()
-                if cut == "close":
-                    await session.close_async()
-                else:
-                    run.cancel()
-                with pytest.raises((RunCancelledError, asyncio.CancelledError)):
-                    await run
-            assert (await session.runs_async())[0].status == "cancelled"
-            assert said(session) == []
-            assert tool.cleaned_up == 1
-
-    async def second() -> None:
-        tool.let_go.set()
-        async with opened(tmp_path, ScriptedModel(["done"]), tool) as session:
-            assert (await session.resume_run_async()).text == "done"
-            assert said(session)[-1] == "assistant: done"
-
-    asyncio.run(first())
-    assert keys(tmp_path) == ["m-0", "model:1:0"]
-    asyncio.run(second())
 
 
 # ---- from elsewhere -------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Laws of run records: what is told of a run, which runs are kept, and runs whose id the caller chooses."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ from fanfold.errors import (
     SessionClosedError,
     UsageError,
 )
-from fanfold.protocols import ToolScope
+from fanfold.protocols import Document, ToolScope
+from fanfold.session.operations import Operations
 from fanfold.session.runs import Run, Runs
 from fanfold.testing import ManualClock, ScriptedModel, calls, echo
 from tests.support.running import HeldTool, PacedModel, facts, keys, opened, said, turns, until
@@ -120,16 +123,18 @@ FAULT = ProviderError("no such key", kind="auth", retryable=False)
 
 def test_a_failed_run_keeps_its_error_and_its_code(tmp_path: Path) -> None:
     async def main() -> None:
-        async with opened(tmp_path, ScriptedModel([FAULT, "late"])) as session:
+        model = ScriptedModel([calls(("look", {})), FAULT, "late"])
+        async with opened(tmp_path, model, RecordingTool("look")) as session:
             with pytest.raises(ProviderError):
                 await session.send_async("go")
             [run] = await session.runs_async()
             assert (run.status, run.error, run.error_code) == ("failed", "LLM error: no such key", "LLM_ERROR")
+            assert run.usage.total_tokens == 15
             last = (await session.run_events_async(run.id))[-1]
             assert (last.type, last.payload) == ("error", {"message": "LLM error: no such key", "code": "LLM_ERROR"})
             assert said(session) == []
             assert (await session.resume_run_async()).text == "late"
-            assert said(session) == ["user: go", "assistant: late"]
+            assert (said(session)[0], said(session)[-1]) == ("user: go", "assistant: late")
 
     asyncio.run(main())
 
@@ -231,6 +236,52 @@ def test_a_record_that_was_saved_under_way_was_cut_off() -> None:
     again = run_of()
     again.restore(run.snapshot())
     assert (again.snapshot().status, again.snapshot().error) == ("cancelled", "the process that ran it has ended")
+
+
+def test_a_run_that_failed_keeps_nothing_of_what_it_worked_with() -> None:
+    class Large:
+        """What hangs on the frames of an error."""
+
+    async def main() -> None:
+        held: list[weakref.ref[Large]] = []
+
+        async def work() -> AgentResult:
+            large = Large()
+            held.append(weakref.ref(large))
+            raise FAULT
+
+        run = run_of()
+        task = asyncio.get_running_loop().create_task(work())
+        run.begin(task)
+        await asyncio.wait({task})
+        await asyncio.sleep(0)
+        del task
+        FAULT.__traceback__ = None
+        gc.collect()
+        assert held[0]() is None
+        assert run.snapshot().status == "failed"
+
+    asyncio.run(main())
+
+
+def test_an_operation_that_is_done_keeps_nobody_out_though_nobody_was_told_yet() -> None:
+    async def main() -> None:
+        operations = Operations("s")
+        looked: list[bool] = []
+
+        def look() -> None:
+            operations.require(is_exclusive=True)
+            looked.append(True)
+
+        async def work() -> None:
+            with pytest.raises(SessionBusyError):
+                operations.require(is_exclusive=True)
+            asyncio.get_running_loop().call_soon(look)  # comes before the callbacks of this task
+
+        await asyncio.wait({operations.start(work(), is_exclusive=True)})
+        assert looked == [True]
+
+    asyncio.run(main())
 
 
 NO_EVENTS: list[Any] = [
@@ -441,7 +492,12 @@ async def cut_off(workspace: Path, store: Any) -> str:
 
 
 def test_a_recovery_is_started_once_and_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
-    store = MemorySessionStore()
+    class SlowStore(MemorySessionStore):
+        async def load(self, document: str) -> Document | None:
+            await turns()
+            return await super().load(document)
+
+    store = SlowStore()
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
 

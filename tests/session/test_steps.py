@@ -366,3 +366,39 @@ def test_a_childs_failure_has_its_code(tmp_path: Path) -> None:
     asked = [step("e", "empty"), step("d", "down"), step("s", "shape", output_schema=SCHEMA), step("n", agent="nobody")]
     codes = [outcome.error_code for outcome in run_steps(tmp_path, model, *asked)]
     assert codes == ["NO_ANSWER", "LLM_ERROR", "SCHEMA_MISMATCH", "UNKNOWN_AGENT"]
+
+
+def test_steps_that_wait_for_a_person_hold_up_no_sibling(tmp_path: Path) -> None:
+    asking = {"asks-1", "asks-2"}
+    model = ScriptedModel(
+        lambda request: (
+            calls(("write", {"file_path": "x", "content": "y"}))
+            if request.transcript.length == 1 and request.session_id.removeprefix("task-run-") in asking
+            else "done"
+        )
+    )
+
+    async def main() -> None:
+        async with (
+            await Agent.create_async(models={"a/b": model}) as agent,
+            await agent.session_async(tmp_path, max_parallel_tasks=1) as session,
+        ):
+            ended: list[str] = []
+
+            def hear(item: AgentEvent) -> None:
+                if item.type == "subagent_end":
+                    ended.append(item.payload["task_id"])
+
+            names = [*sorted(asking), "a", "b"]
+            run = asyncio.create_task(
+                session.parallel_async([step(name, agent="general") for name in names], events=hear)
+            )
+            while len(ended) < 2 or len(session.pending_confirmations()) < 2:
+                await asyncio.sleep(0)
+            assert ended == ["a", "b"]
+            for waiting in session.pending_confirmations():
+                assert await session.confirm_tool_use_async(waiting.tool_id, True)
+            assert [outcome.success for outcome in await run] == [True] * 4
+            assert model.most_running == 1
+
+    asyncio.run(main())

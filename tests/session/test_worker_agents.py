@@ -143,3 +143,24 @@ def test_an_alias_finds_its_agent_but_a_name_comes_first() -> None:
     assert all(find_agent(alias) is BUILTIN_AGENTS[name] for alias, name in ALIASES.items())
     own = AgentDefinition(name="reviewer", description="d")
     assert find_agent("reviewer", {**BUILTIN_AGENTS, "reviewer": own}) is own
+
+
+@pytest.mark.parametrize(
+    ("command", "decision"),
+    [
+        ("find . -name '*.py'", "allow"),
+        ("cat a.py", "allow"),
+        ("find . -delete", "deny"),
+        ("find .\t-delete", "deny"),
+        ("find . -execdir rm {} +", "deny"),
+        ("find . -okdir rm {} +", "deny"),
+        ("find . -fprintf out x", "deny"),
+        ("find . -fprint0 out", "deny"),
+        ("find . -fls out", "deny"),
+        ("find . -d{elete,epth}", "deny"),
+        ("ls; rm a", "deny"),
+    ],
+)
+def test_the_agent_that_explores_changes_nothing(command: str, decision: str) -> None:
+    bash = ToolSpec(name="bash", description="", parameters={})
+    assert decide_permission(BUILTIN_AGENTS["explore"].permissions, bash, {"command": command})[0] == decision

@@ -82,8 +82,13 @@ _EXTRA_FIELD = b'{"seq":2,"type":"user.message","key":"k","cause":null,"payload"
         ([lines_of(1)[0], lines_of(1)[0].replace(b'"seq":1', b'"seq":2')], 2, "was used before by fact 1"),
         ([lines_of(1)[0], _UNKNOWN], 2, "unknown fact kind 'from.the.future'"),
         ([lines_of(1)[0], _EXTRA_FIELD], 2, "bad record"),
+        ([lines_of(1)[0], _EXTRA_FIELD.replace(b',"at":1', b"").replace(b'"k"', b'""')], 2, "type and key are required"),
+        ([lines_of(1)[0], _UNKNOWN.replace(b"from.the.future", b"")], 2, "type and key are required"),
     ],
-    ids=["garbage", "blank", "gap", "late start", "seq twice", "key twice", "unknown kind", "extra field"],
+    ids=[
+        *("garbage", "blank", "gap", "late start", "seq twice", "key twice", "unknown kind", "extra field"),
+        *("empty key", "empty type"),
+    ],
 )
 def test_a_log_that_cannot_be_trusted_is_refused_by_line_and_left_alone(
     tmp_path: Path, lines: list[bytes], line: int, reason: str

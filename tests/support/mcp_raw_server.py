@@ -2,7 +2,8 @@
 
 Manners of the start: `silent` (answers nothing), `exits`, `old` (dies of anything but `initialize`, as some servers of
 2025 do), `pages=<number>` (of the list, `endless` too), `unsound` (one tool breaks the protocol), `banner` (prints
-before it speaks), `marks=<file>` (gets a line with each start). Any other word means nothing.
+before it speaks), `marks=<file>` (gets a line with each start), `pids=<file>`
+(gets its process number). Any other word means nothing.
 It reads only the handshake of 2025; what a tool does its name says.
 """
 
@@ -154,6 +155,9 @@ def main() -> None:
         sys.exit(3)
     if "banner" in MANNERS:
         print("Welcome!", flush=True)
+    if "pids" in MANNERS:
+        with open(MANNERS["pids"], "a") as file:
+            file.write(f"{os.getpid()}\n")
     if "marks" in MANNERS:
         with open(MANNERS["marks"], "a") as file:
             print("started", file=file)

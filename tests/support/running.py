@@ -2,16 +2,20 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from fanfold import Agent, HostEnv, PermissionPolicy, SequentialIds, Session
 from fanfold.contracts.codec import decode_fact
 from fanfold.contracts.facts import Fact
 from fanfold.contracts.messages import AssistantMessage, ModelRequest, ToolMessage, ToolOutput, UserMessage
 from fanfold.contracts.record import JsonObject
+from fanfold.contracts.runs import RunControlReceipt
+from fanfold.errors import RunControlError
 from fanfold.protocols import ModelClient, Tool, ToolScope
 from fanfold.testing import ManualClock, ScriptedModel
 from fanfold.testing.scripted import Answer
@@ -128,3 +132,16 @@ def said(session: Session) -> list[str]:
         f"{message['role']}: {''.join(part.get('text', '') for part in message['content'])}"
         for message in session.history()
     ]
+
+
+async def receipt_of(session: Session, receipt: RunControlReceipt) -> RunControlReceipt:
+    """As it stands now."""
+    receipts = await session.run_control_receipts_async(receipt.run_id)
+    return next(each for each in receipts if each.request_id == receipt.request_id)
+
+
+async def refused(work: Awaitable[object]) -> tuple[str, str]:
+    """(code, message) of the refusal of a steer or an interrupt."""
+    with pytest.raises(RunControlError) as caught:
+        await work
+    return caught.value.code, str(caught.value).removeprefix("Run control error: ")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fanfold.contracts.messages import AssistantMessage, ModelReply, ModelRequest, ToolCall, ToolMessage
-from fanfold.errors import CorruptLogError
+from fanfold.errors import CorruptLogError, LogWriteError
 from fanfold.protocols import ModelCapabilities
 from fanfold.testing import Cassette, CassetteMissError, Reply, ScriptedModel
 from fanfold.testing.cassette_file import read_cassette, write_cassette
@@ -182,6 +183,13 @@ def test_the_line_of_a_recording_is_where_it_begins(path: Path) -> None:
 def test_a_file_that_is_no_cassette_is_refused(tmp_path: Path, content: bytes, line: int) -> None:
     (tmp_path / "c.json").write_bytes(content)
     assert fault_of(tmp_path / "c.json").line == line
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
+def test_a_pipe_in_the_place_of_the_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(LogWriteError, match="it is not a regular file"):
+        read_cassette(tmp_path / "pipe.json")
 
 
 def test_deep_nesting_is_a_fault_and_no_crash(path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from fanfold.contracts.messages import ToolOutput
 from fanfold.protocols import ToolScope
 from fanfold.tools.git import GitTool
+from fanfold.tools.git_process import MOST_MEMORY_KIB
 from fanfold.tools.sandbox import sandbox_fault
 from fanfold.tools.workspace import Workspace
 
@@ -603,6 +605,103 @@ def test_no_other_repository_is_opened(workspace: Workspace, call: Call, tmp_pat
     git(root, "init", "--quiet")
     (root / ".git" / "commondir").write_text(f"{other / '.git'}\n")
     refused()
+
+
+def other_repository(folder: Path) -> Path:
+    other = folder / "other"
+    other.mkdir()
+    git(other, "init", "--quiet")
+    commit(other, "hidden words", {"secret.txt": "hidden content\n"})
+    git(other, "remote", "add", "origin", "https://hidden.example/x")
+    return other
+
+
+def borrow_objects(root: Path, other: Path) -> None:
+    (root / ".git/objects/info/alternates").write_text(f"{other / '.git/objects'}\n")
+
+
+def link_each_object_folder(root: Path, other: Path) -> None:
+    for folder in (other / ".git/objects").iterdir():
+        if len(folder.name) == 2:
+            (root / ".git/objects" / folder.name).symlink_to(folder)
+    (root / ".git/refs/heads/main").write_text(git(other, "rev-parse", "HEAD"))
+
+
+def link_the_packs(root: Path, other: Path) -> None:
+    git(other, "repack", "-a", "-d", "--quiet")
+    shutil.rmtree(root / ".git/objects/pack")
+    (root / ".git/objects/pack").symlink_to(other / ".git/objects/pack")
+    (root / ".git/refs/heads/main").write_text(git(other, "rev-parse", "HEAD"))
+
+
+def link_the_index(root: Path, other: Path) -> None:
+    (root / ".git/index").symlink_to(other / ".git/index")
+
+
+def link_the_branches(root: Path, other: Path) -> None:
+    shutil.rmtree(root / ".git/refs/heads")
+    (root / ".git/refs/heads").symlink_to(other / ".git/refs/heads")
+
+
+def link_the_configuration(root: Path, other: Path) -> None:
+    (root / ".git/config").unlink()
+    (root / ".git/config").symlink_to(other / ".git/config")
+
+
+@pytest.mark.parametrize(
+    "lead",
+    [
+        borrow_objects,
+        link_each_object_folder,
+        link_the_packs,
+        link_the_index,
+        link_the_branches,
+        link_the_configuration,
+    ],
+)
+def test_no_part_of_a_repository_is_another_ones(
+    repo: Path, tool: GitTool, call: Call, tmp_path: Path, lead: Callable[[Path, Path], None]
+) -> None:
+    other = other_repository(tmp_path)
+    lead(repo, other)
+    for args in ({"command": "show", "ref": git(other, "rev-parse", "HEAD")}, {"command": "status"}):
+        answer = call(tool, **args)
+        assert answer.exit_code == 1
+        assert "which is another place" in answer.output or "borrows objects from another one" in answer.output
+
+
+def test_remotes_are_those_of_the_repository_itself(repo: Path, tool: GitTool, call: Call, tmp_path: Path) -> None:
+    git(repo, "config", "include.path", str(other_repository(tmp_path) / ".git/config"))
+    assert call(tool, command="remote").output == "[no remote]"
+
+
+@pytest.mark.parametrize("part", ["packed-refs", "info/attributes", "refs/heads/main"])
+def test_a_pipe_in_a_repository_keeps_nobody(repo: Path, tool: GitTool, call: Call, part: str) -> None:
+    os.mkfifo(repo / ".git" / part)
+    answer = call(tool, command="status")
+    assert answer.exit_code == 1
+    assert answer.output.endswith("is no regular file)")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a device that never ends, and a limit of memory")
+@pytest.mark.parametrize("setting", ["core.attributesFile", "mailmap.file"])
+def test_a_setting_that_names_a_device_is_not_followed(repo: Path, tool: GitTool, call: Call, setting: str) -> None:
+    commit(repo, "first", {"a.txt": "1\n"})
+    git(repo, "config", setting, "/dev/zero")
+    for args in ({"command": "status"}, {"command": "blame", "path": "a.txt"}):
+        assert call(tool, **args).exit_code == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of memory")
+@both
+def test_git_has_a_limit_of_memory(repo: Path, workspace: Workspace, call: Call, tmp_path: Path, bwrap: str) -> None:
+    program = tmp_path / "git"
+    program.write_text('#!/bin/sh\necho "limit $(ulimit -v)" >&2\nexit 1\n')
+    program.chmod(0o755)
+    if bwrap != NO_BWRAP and tmp_path.is_relative_to("/tmp"):
+        pytest.skip("the sandbox hides the program")
+    tool = GitTool(workspace, program=str(program), bwrap=bwrap)
+    assert f"limit {MOST_MEMORY_KIB}" in call(tool, command="status").output
 
 
 def test_the_work_tree_is_the_workspace_whatever_the_configuration_says(

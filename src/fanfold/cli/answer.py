@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from fanfold.cli.cells import one_line
 from fanfold.cli.console import Console
 from fanfold.cli.named_input import STDIN, read_stdin
 from fanfold.cli.options import console_options, json_option, workspace_option
@@ -40,6 +41,6 @@ def chosen(waiting: Waiting, text: str) -> str:
     if text.isdecimal() and 0 < int(text) <= len(options):
         return options[int(text) - 1]
     if options and waiting.allow_free_text is False:
-        listed = "".join(f"\n  {number}. {option}" for number, option in enumerate(options, 1))
+        listed = "".join(f"\n  {number}. {one_line(option)}" for number, option in enumerate(options, 1))
         raise click.UsageError(f"'{waiting.id}' has to be answered with one of its options, or its number:{listed}")
     return text

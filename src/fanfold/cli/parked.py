@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from fanfold.cli.ask import ask, ask_yes_no
 from fanfold.cli.call_text import call_text
+from fanfold.cli.cells import one_line
 from fanfold.cli.console import Console
 from fanfold.session.inbox import PendingConfirmation, PendingQuestion
 from fanfold.session.session import Session
@@ -107,7 +108,7 @@ class Asking:
 
 
 async def _answer(console: Console, question: PendingQuestion) -> str:
-    options = "".join(f"\n  {number}. {option}" for number, option in enumerate(question.options, 1))
+    options = "".join(f"\n  {number}. {one_line(option)}" for number, option in enumerate(question.options, 1))
     while True:
         typed = await ask(console, f"\n{question.question}{options}\n>")
         if typed.isdecimal() and 0 < int(typed) <= len(question.options):

@@ -103,7 +103,7 @@ async def _given(here: Here, waiting: Waiting, answer: Answer) -> bool:
 
 
 async def _asked(here: Here, waiting: Waiting, answer: Answer) -> bool:
-    server = here.server_of(waiting.owner)
+    server = here.server_of(waiting)
     if server is None:
         raise ControlError("NOT_SERVED", f"no process serves '{waiting.owner}' any more")
     owner, call_id = waiting.owner, waiting.call_id

@@ -1,20 +1,22 @@
 """All that waits for a person in the current directory's workspace: in running processes, and parked."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from fanfold.cli.cells import cut
 from fanfold.cli.console import Console
 from fanfold.cli.endings import NotThereError
 from fanfold.cli.opening import open_store
 from fanfold.control.client import LiveServer, look
-from fanfold.control.parked import parked_in, parked_steps
+from fanfold.control.parked import Parked, parked_in, parked_steps
 from fanfold.control.waiting import Waiting, matching
-from fanfold.control.wire import LiveSession
+from fanfold.control.wire import LiveSession, Seen
 from fanfold.nearest import did_you_mean
 
 _MOST_CANDIDATES = 10
@@ -56,13 +58,17 @@ class Here(msgspec.Struct, frozen=True):
         near = cut(did_you_mean(typed, [each.id for each in self.waiting]), _LONGEST_HELP) if self.waiting else ""
         raise NotThereError(f"nothing waits here as '{typed}'{near}").with_hint("see what waits with: fanfold inbox")
 
-    def server_of(self, name: str) -> LiveServer | None:
-        """Where the session of that name, or id, can be asked."""
-        one = self.live_one(name)
-        return None if one is None else one.server
+    def server_of(self, waiting: Waiting) -> LiveServer | None:
+        """Where a live one can be answered."""
+        servers = (each.server for each in self._named(waiting.owner) if each.server.process == waiting.process)
+        return next(servers, None)
 
     def live_one(self, name: str) -> LiveOne | None:
-        return next((each for each in self.live if name in (each.session.name, each.session.session_id)), None)
+        """Where the session of that name, or id, can be asked: several processes may have it open, one runs it."""
+        return min(self._named(name), key=lambda each: each.session.run_id is None, default=None)
+
+    def _named(self, name: str) -> list[LiveOne]:
+        return [each for each in self.live if name in (each.session.name, each.session.session_id)]
 
     def tell(self, console: Console) -> None:
         for note in self.notes:
@@ -75,8 +81,8 @@ async def look_here() -> Here:
     async with open_store() as store:
         parked = await parked_in(workspace, store)
     live = [LiveOne(server, session) for server, seen in found.answered for session in seen.sessions]
-    waiting = [each for _, seen in found.answered for each in seen.waiting]
-    waiting += _not_run(parked.waiting, [each.session for each in live])
+    waiting = _live([seen for _, seen in found.answered], parked)
+    waiting += _not_run(parked.waiting, [each.session for each in live], {each.id for each in waiting})
     notes = [f"{error}; what waits there is not listed" for _, error in found.silent]
     notes += [f"process {seen.process}: {seen.left_out} more wait" for _, seen in found.answered if seen.left_out]
     notes += [f"{name} cannot be read: {error}" for name, error in parked.unreadable.items()]
@@ -96,8 +102,31 @@ def parked_in_workflow(workflow_id: str) -> list[Waiting]:
     return asyncio.run(found())
 
 
-def _not_run(parked: Sequence[Waiting], live: Sequence[LiveSession]) -> list[Waiting]:
+def _live(answered: Sequence[Seen], parked: Parked) -> list[Waiting]:
+    """What live processes tell, each thing once: of a session that several of them have open only the one that runs it
+    knows, and what one has read before is left out when its log says otherwise by now. Equal ids get their process."""
+    told = {(each.id, each.process): each for seen in answered for each in seen.waiting}.values()
+    runs = {each.name for seen in answered for each in seen.sessions if each.run_id is not None}
+    parked_ids = {each.id for each in parked.waiting}
+    resting = {
+        each.id: each
+        for each in told
+        if each.since_ms is None
+        and each.owner not in runs
+        and (each.owner not in parked.sessions or each.id in parked_ids)
+    }
+    awaited = [each for each in told if each.since_ms is not None]
+    count = Counter(each.id for each in awaited)
+    named = [replace(each, id=f"{each.id}@{each.process}") if count[each.id] > 1 else each for each in awaited]
+    return [*named, *(each for each in resting.values() if each.id not in count)]
+
+
+def _not_run(parked: Sequence[Waiting], live: Sequence[LiveSession], listed: set[str]) -> list[Waiting]:
     """Without those of sessions and workflows that a process runs: it has told of them itself."""
-    sessions = {each.session_id for each in live}
-    workflows = {each.name for each in live} - sessions
-    return [each for each in parked if each.owner not in (workflows if each.source == "workflow" else sessions)]
+    sessions = {each.session_id for each in live if each.run_id is not None}
+    workflows = {each.name for each in live} - {each.session_id for each in live}
+    return [
+        each
+        for each in parked
+        if each.owner not in (workflows if each.source == "workflow" else sessions) and each.id not in listed
+    ]

@@ -4,6 +4,7 @@ import shlex
 from datetime import UTC, datetime
 
 from fanfold.cli.call_text import call_text
+from fanfold.cli.cells import one_line
 from fanfold.contracts.record import JsonObject
 from fanfold.control.waiting import Waiting
 
@@ -42,7 +43,11 @@ def _whose(waiting: Waiting) -> str:
     parts = [f"{'workflow' if waiting.source == 'workflow' else 'session'} {waiting.owner}"]
     if waiting.step is not None:
         parts.append(f"step {waiting.step}" + ("" if waiting.about is None else f" ({waiting.about})"))
-    parts.append(_SOURCES[waiting.source] + ("" if waiting.process is None else f" in process {waiting.process}"))
+    is_resting = waiting.source == "live" and waiting.since_ms is None  # left parked, in a session that is open
+    parts.append(
+        ("parked" if is_resting else _SOURCES[waiting.source])
+        + ("" if waiting.process is None else f" in process {waiting.process}")
+    )
     if waiting.since_ms is not None:
         parts.append(f"since {time_text(waiting.since_ms)}")
     return " · ".join(" ".join(part.split()) for part in parts)
@@ -54,4 +59,4 @@ def _what(waiting: Waiting) -> list[str]:
             return [f"{waiting.tool} (its arguments are too long to be shown here)"]
         return [call_text(waiting.tool, waiting.args)]
     lines = (waiting.question or "").splitlines() or [""]
-    return [*lines, *(f"{number}. {option}" for number, option in enumerate(waiting.options or (), 1))]
+    return [*lines, *(f"{number}. {one_line(option)}" for number, option in enumerate(waiting.options or (), 1))]

@@ -76,7 +76,7 @@ class ConfirmationPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"timeout_ms must be a whole number, 1 or more, or None, got {self.timeout_ms!r}")
         if self.enabled not in (True, False):
             raise ConfigError(f"enabled must be True or False, got {self.enabled!r}")
-        if not isinstance(self.yolo_lanes, list | tuple | set | frozenset):
+        if not isinstance(self.yolo_lanes, list | tuple | set | frozenset):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"yolo_lanes must be a list of lanes, got {self.yolo_lanes!r}")
         msgspec.structs.force_setattr(self, "yolo_lanes", tuple(self.yolo_lanes))
         for lane in self.yolo_lanes:

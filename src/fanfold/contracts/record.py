@@ -1,7 +1,7 @@
 """Record: a frozen typed struct that also reads as a mapping, for everything that users receive."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import msgspec
 
@@ -11,22 +11,26 @@ JsonValue = None | bool | int | float | str | list[Any] | dict[str, Any]
 JsonObject = dict[str, Any]
 
 
+Nested = dict[Any, Any] | list[Any]
+
+
 def own_copy(value: Any) -> Any:
     """JSON data that its receiver may change, however deeply they are nested."""
-    if not isinstance(value, dict | list):
+    if not _is_nested(value):
         return value
-    whole = cast("Nested", value).copy()
+    whole = value.copy()
     fresh: list[Nested] = [whole]
     while fresh:
         each = fresh.pop()
         for key, inner in list(each.items() if isinstance(each, dict) else enumerate(each)):
-            if isinstance(inner, dict | list):
-                each[key] = inner = cast("Nested", inner).copy()
-                fresh.append(inner)
+            if _is_nested(inner):
+                each[key] = copied = inner.copy()
+                fresh.append(copied)
     return whole
 
 
-Nested = dict[Any, Any] | list[Any]
+def _is_nested(value: object) -> TypeGuard[Nested]:
+    return isinstance(value, dict | list)
 
 
 _PLAIN = frozenset({str, int, float, bool})

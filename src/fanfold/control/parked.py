@@ -43,6 +43,8 @@ class Parked(msgspec.Struct, frozen=True):
     """Ids of calls of the last turns that have their answer, and what it was: `approved`, `denied`, `answered`."""
     unreadable: dict[str, FanfoldError | OSError]
     """Sessions and workflows of which nothing can be said."""
+    sessions: set[str] = set()
+    """Those whose logs were read."""
 
 
 # ---- looking ----
@@ -50,7 +52,7 @@ class Parked(msgspec.Struct, frozen=True):
 
 async def parked_in(workspace: Path, store: SessionStore) -> Parked:
     """All that waits in the session logs of `workspace` and the workflows of `store`."""
-    parked = Parked([], {}, {})
+    parked = Parked([], {}, {}, set())
     for thread in await _threads(workspace):
         try:
             _look_at_log(workspace, thread, parked)
@@ -92,6 +94,7 @@ def _look_at_log(workspace: Path, thread: str, parked: Parked) -> None:
     facts, fault = ThreadIndex().absorb(data)
     if fault is not None and not fault.is_torn:
         raise CorruptLogError(thread=thread, line=len(facts) + 1, reason=fault.reason)
+    parked.sessions.add(thread)
     for call in _open_calls(facts):
         parked.waiting.append(of_parked_call(call, "session", thread, since_ms=since_ms))
     parked.answered.update({f"{thread}/{call_id}": what for call_id, what in _answers(facts)})

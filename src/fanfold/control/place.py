@@ -16,6 +16,7 @@ import socket
 import stat
 import struct
 import sys
+import weakref
 from pathlib import Path
 
 from fanfold.errors import ControlError
@@ -34,6 +35,8 @@ _UNFINISHED = ".new"
 _LONGEST_NAME = _KEY_CHARS + len(".4194304.9999") + len(_SUFFIX) + len(_UNFINISHED)
 _PEER = struct.Struct("3i")
 _numbers = itertools.count(1)
+_own: "weakref.WeakSet[socket.socket]" = weakref.WeakSet()
+"""Sockets that a forked child must not keep: it would take connections, or hold them open, and answer nothing."""
 
 
 def require_unix_sockets(*, has_them: bool = HAS_UNIX_SOCKETS) -> None:
@@ -56,6 +59,7 @@ def open_listener(workspace: str | Path) -> tuple[socket.socket, Path]:
     folder, key = _own_folder(os.path.realpath(workspace)), _key(workspace)
     _remove_dead(folder)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    not_for_children(listener)
     try:
         listener.setblocking(False)
         return listener, _bound(listener, folder, key)
@@ -65,6 +69,11 @@ def open_listener(workspace: str | Path) -> tuple[socket.socket, Path]:
     except BaseException:
         listener.close()
         raise
+
+
+def not_for_children(opened: socket.socket) -> None:
+    """Keep this socket from processes that are forked off this one."""
+    _own.add(opened)
 
 
 def remove(path: Path) -> None:
@@ -97,6 +106,20 @@ def process_of_peer(peer: socket.socket, *, uid: int | None = None) -> int | Non
         return 0  # nobody else can enter the folder
     process, its_uid, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return process if its_uid == (os.geteuid() if uid is None else uid) else None
+
+
+def _leave_to_parent() -> None:
+    # Not closed: whatever the child still does with them must not meet another file of the same number.
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for each in _own:
+        if each.fileno() >= 0:
+            os.dup2(nothing, each.fileno(), inheritable=False)
+    os.close(nothing)
+    _own.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 # ---- folders ----

@@ -155,6 +155,7 @@ class ControlServer:
                 talk.add_done_callback(self._connections.discard)
 
     async def _talk(self, peer: socket.socket, process: int) -> None:
+        place.not_for_children(peer)
         try:
             reader, writer = await asyncio.open_unix_connection(sock=peer, limit=MAX_REQUEST_BYTES)
         except BaseException:

@@ -36,6 +36,7 @@ _HIDING = r"\$[\[{']"
 (`$'\\x28'`)."""
 _BRACES = r"\{[^{}]*(?:,|\.\.)"
 """One word that becomes several: `-d{elete,epth}`."""
+_BLANKS = r"[ \t]+"
 _EMPTY = r"\$(?:[0-9@*#?$!-]|[A-Za-z_]\w*)"
 """What may well expand to nothing: `-de$1lete`."""
 _LEADING = re.compile(
@@ -255,7 +256,8 @@ def pieces_of(name: str, text: str) -> Iterable[str]:
     yield text
     if name != "bash":
         return
-    for spelling in dict.fromkeys((text, text.translate(_QUOTING), re.sub(_EMPTY, "", text).translate(_QUOTING))):
+    spellings = (text, text.translate(_QUOTING), re.sub(_EMPTY, "", text).translate(_QUOTING))
+    for spelling in dict.fromkeys((text, *(re.sub(_BLANKS, " ", each) for each in spellings))):
         for part in re.split(_OPERATORS, spelling):
             command = part.strip()
             yield command

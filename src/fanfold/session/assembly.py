@@ -8,12 +8,10 @@ from typing import Any
 import msgspec
 
 from fanfold.contracts.agents import AgentDefinition
-from fanfold.contracts.governance import Blocked, RetryLater, Skipped
 from fanfold.contracts.policy import PermissionPolicy
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.runs import SessionRetentionLimits
 from fanfold.env import HostEnv
-from fanfold.errors import RunControlError
 from fanfold.options import BUDGET_GUARD_TIMEOUT_MS, SessionOptions
 from fanfold.orchestration.control import FanOutControl
 from fanfold.portal import Portal
@@ -27,7 +25,7 @@ from fanfold.session.inbox import Inbox
 from fanfold.session.limiter import Limiter
 from fanfold.session.operations import Operations
 from fanfold.session.prompting import Prompting
-from fanfold.session.run_control import AskHooks, RunControls
+from fanfold.session.run_control import RunControls
 from fanfold.session.runs import Runs
 from fanfold.session.saved_session import SavedConversation
 from fanfold.session.saving import SessionSaves
@@ -148,7 +146,7 @@ def assemble(parts: Parts) -> Session:
         conversation=conversation,
         prompting=prompting,
         runs=runs,
-        controls=RunControls(session_id, _asking(hooks), lambda: [run.inbox for run in runs.all()]),
+        controls=RunControls(session_id, hooks, lambda: [run.inbox for run in runs.all()]),
         tracker=tracker,
         saved=saved,
         hooks=hooks,
@@ -194,21 +192,3 @@ def _tags(options: SessionOptions) -> JsonObject:
         "correlation_id": options.correlation_id,
     }
     return {name: value for name, value in tags.items() if value is not None}
-
-
-def _asking(hooks: Hooks) -> AskHooks:
-    async def ask(payload: JsonObject) -> None:
-        if not hooks.hears("pre_run_control"):
-            return
-        match await hooks.fire("pre_run_control", payload):
-            case Blocked() as verdict:
-                raise RunControlError("HOOK_DENIED", f"run-control request was denied by a hook: {verdict.reason}")
-            case Skipped():
-                raise RunControlError("HOOK_DENIED", "run-control request was denied by a hook: skipped")
-            case RetryLater() as verdict:
-                message = f"run-control request must be retried after {verdict.delay_ms} ms: a hook put it off"
-                raise RunControlError("HOOK_RETRY", message, retry_after_ms=verdict.delay_ms)
-            case _:
-                return
-
-    return ask

@@ -6,6 +6,7 @@ arguments. So `/etc/passwd is missing` and `/Help` are prompts for the model, wh
 
 import inspect
 import re
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -93,6 +94,7 @@ class CommandRegistry:
 
     def __init__(self) -> None:
         self._commands: dict[str, _Command] = {}
+        self._lock = threading.Lock()
         self._threads = CallbackThreads()
 
     def register(self, name: str, description: str, handler: CommandHandler, usage: str | None = None) -> None:
@@ -103,12 +105,13 @@ class CommandRegistry:
         """
         if not isinstance(name, str) or re.fullmatch(NAME, name) is None:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a command's name is a small letter, then small letters, digits, - or _; got {name!r}")
-        if name in self._commands:
-            raise UsageError(f"there is a command '/{name}' already; take another name")
         if not callable(handler):
             raise UsageError(f"command '/{name}': handler must be a function of (args, context), got {handler!r}")
         info = CommandInfo(name=name, description=str(description), usage=usage or f"/{name}")
-        self._commands = {**self._commands, name: _Command(info, handler)}
+        with self._lock:
+            if name in self._commands:
+                raise UsageError(f"there is a command '/{name}' already; take another name")
+            self._commands = {**self._commands, name: _Command(info, handler)}
 
     def list(self) -> CommandInfos:
         """All commands, by name."""

@@ -197,7 +197,8 @@ class Conversation:
         """Settle the turn at a person's wish: its answer says that it was interrupted (notes 3.4)."""
         run = scope.run
         scope.driver.state = await self._caught_up(scope.held, scope.driver.state)
-        await scope.driver.interrupt(INTERRUPTED)
+        if run.inbox.has_turn:  # what an earlier run left unfinished is not this one's to settle
+            await scope.driver.interrupt(INTERRUPTED)
         if (waiting := run.inbox.next("interrupt")) is not None:
             run.inbox.applied(waiting[0])
         run.end(RunCancelledError(session_id=self.session_id))

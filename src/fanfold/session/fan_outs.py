@@ -273,17 +273,24 @@ class FanOuts:
 
     def cancel_step(self, task_id: str) -> bool:
         """Cancel the running step of that id, in whichever fan-out of this session; False when none runs."""
-        running = [control for control in list(self._controls) if control.is_running(task_id)]
+        running = [control for control in self._all_controls() if control.is_running(task_id)]
         for control in running:
             control.cancel_running(task_id)
         return bool(running)
 
     def cancel_fan_outs(self) -> int:
         """Cancel every fan-out that has steps under way, as its `FanOutControl` does; how many there were."""
-        running = [control for control in list(self._controls) if control.has_running]
+        running = [control for control in self._all_controls() if control.has_running]
         for control in running:
             control.cancel()
         return len(running)
+
+    def _all_controls(self) -> list[FanOutControl]:
+        while True:
+            try:
+                return list(self._controls)
+            except RuntimeError:  # this is any thread, and on the loop another fan-out has begun
+                continue
 
     # ---- checkpoints ----
 

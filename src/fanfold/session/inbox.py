@@ -36,9 +36,7 @@ def is_question(call: RecordedCall) -> bool:
     return call.name == ASK_USER and isinstance(call.args, dict)
 
 
-def question_of(
-    call: RecordedCall, question_id: str, session_id: str, since_ms: int | None = None
-) -> PendingQuestion:
+def question_of(call: RecordedCall, question_id: str, session_id: str, since_ms: int | None = None) -> PendingQuestion:
     """What a person is asked by a call of `ask_user`."""
     args: dict[str, Any] = call.args if isinstance(call.args, dict) else {}
     options = [str(each) for each in args.get("options", ())]
@@ -90,11 +88,13 @@ class Inbox:
     def reply(self, question_id: str, text: str) -> bool:
         return _settle(self._questions, question_id, text)
 
+    # Read from any thread, and so in one step: while it is gone through, the loop may change it.
+
     def confirmations(self) -> list[PendingConfirmation]:
-        return [waiting.item for waiting in self._confirmations.values()]
+        return [waiting.item for waiting in list(self._confirmations.values())]
 
     def questions(self) -> list[PendingQuestion]:
-        return [waiting.item for waiting in self._questions.values()]
+        return [waiting.item for waiting in list(self._questions.values())]
 
 
 async def _wait(waiting: dict[str, _Waiting[A]], key: str, item: object) -> A:

@@ -12,6 +12,7 @@ from fanfold.contracts.record import JsonObject, own_copy
 from fanfold.errors import ParkedError
 from fanfold.foreign import logger
 from fanfold.kernel.state import SessionState
+from fanfold.orchestration.fanout import stand_in
 from fanfold.session.gate import Gate
 from fanfold.session.inbox import Approval, PendingConfirmation, question_of
 from fanfold.session.setup import AgentSetup
@@ -123,6 +124,7 @@ class People:
         if self._around.slot is None:
             return await waiting
         async with self._around.slot.given_back():
+            stand_in.get()()
             return await waiting
 
 

@@ -101,7 +101,7 @@ class Prompting:
         most = min(wanted.max_tasks, self._options.max_parallel_tasks or wanted.max_tasks)
         return plan_delegation(
             prompt,
-            self._agents,
+            dict(self._agents),  # any thread may register one meanwhile
             aliases=ALIASES,
             enabled=wanted.enabled,
             min_confidence=wanted.min_confidence,

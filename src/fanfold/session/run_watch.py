@@ -19,7 +19,7 @@ from fanfold.session.saved_session import SavedConversation
 
 
 class RunWatch:
-    """Counts turns for the run's controls, and has a checkpoint written at the end of each round of tools, when the run
+    """Counts turns and tokens of the run, and has a checkpoint written at the end of each round of tools, when the run
     is about to wait for a person, and when the person has spoken."""
 
     def __init__(self, run: Run, effects: Effects, held: HeldThread, saved: SavedConversation | None) -> None:
@@ -33,6 +33,7 @@ class RunWatch:
             if isinstance(fact.payload, TextTurn | ToolTurn | QuestionTurn):
                 self._run.inbox.revise()
         self._run.inbox.turn_began(state.turn)
+        self._run.usage = state.usage + self._effects.model.extra_usage
         if self._saved is not None and _is_worth_keeping(facts[-1], state):
             await self.checkpoint(state)
 

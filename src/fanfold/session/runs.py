@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fanfold.contracts.events import AgentEvent, AgentResult, event
+from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.runs import RunSnapshot, RunStatus, SessionRetentionLimits
 from fanfold.env import HostEnv
 from fanfold.errors import FanfoldError, InternalError, RunCancelledError, RunIdentityError
@@ -14,8 +15,8 @@ from fanfold.foreign import logger
 from fanfold.kernel.plain_text import plain
 from fanfold.protocols import EventSink
 from fanfold.session.operations import cancel_once
-from fanfold.session.run_control import RunInbox
 from fanfold.session.run_events import RunEvents, is_sound
+from fanfold.session.run_inbox import RunInbox
 
 INTERRUPTED = "(Response interrupted by the user.)"
 """What stands in the transcript for the answer that somebody stopped."""
@@ -54,6 +55,8 @@ class Run:
         """Somebody asked for its end, other than by closing the session: the answer is settled as interrupted."""
         self._outcome: Outcome | None = None
         """How it ends, from when that is settled until it is told."""
+        self.usage: Usage = NO_USAGE
+        """Of what it has recorded so far."""
         self._active_tools: dict[str, str] = {}
         self._record = RunSnapshot(
             id=run_id, session_id=session_id, status="created", prompt=prompt, created_at_ms=now, updated_at_ms=now
@@ -90,7 +93,7 @@ class Run:
 
     def snapshot(self) -> RunSnapshot:
         updated = max(self._record.updated_at_ms, self.events.updated_ms)
-        return replace(self._record, event_count=self.events.count, updated_at_ms=updated)
+        return replace(self._record, event_count=self.events.count, updated_at_ms=updated, usage=self.usage)
 
     def active_tools(self) -> list[dict[str, str]]:
         if self.is_terminal:
@@ -149,6 +152,7 @@ class Run:
         """Settle how it ends; once, nothing that comes later changes it. Told by `tell_end`."""
         if self._outcome is None and not self.is_terminal:
             self._outcome = outcome
+            self.usage = outcome.usage if isinstance(outcome, AgentResult) else self.usage
             self.inbox.close()
 
     def tell_end(self) -> None:
@@ -169,11 +173,6 @@ class Run:
 
     # ---- saved and restored ----
 
-    @property
-    def event_count(self) -> int:
-        """Of the events that `saved` counts."""
-        return self.events.count + (self._outcome is not None)
-
     def saved(self) -> tuple[RunSnapshot, int, list[bytes]]:
         """The record, the sequence of the first event that is kept, and those events; as they will be, of a run whose
         end is settled but not told yet: it saves the session as the last thing it does."""
@@ -188,6 +187,7 @@ class Run:
         if not record.is_terminal:
             record = replace(record, status="cancelled", error="the process that ran it has ended")
         self._record = record
+        self.usage = record.usage
         self.inbox.close()
 
 
@@ -200,8 +200,7 @@ def _outcome_of(task: "asyncio.Task[AgentResult]", session_id: str) -> Outcome:
 def _ending(outcome: Outcome) -> tuple[RunStatus, AgentEvent, dict[str, Any]]:
     """The final status, the terminal event, and what the record says of it."""
     if isinstance(outcome, AgentResult):
-        changes = {"result_text": plain(outcome.text), "usage": outcome.usage}
-        return "completed", event("agent_end", **outcome.to_dict()), changes
+        return "completed", event("agent_end", **outcome.to_dict()), {"result_text": plain(outcome.text)}
     message = "cancelled" if isinstance(outcome, RunCancelledError) else plain(str(outcome)) or type(outcome).__name__
     told: dict[str, Any] = {"message": message}
     if isinstance(outcome, FanfoldError):

@@ -182,7 +182,7 @@ class SavedConversation:
 
     async def _saved_run(self, run: Run) -> SavedRun:
         log = self._event_logs.pop(run.id, None)  # until it is known for sure what the store has
-        if log is None or log.end < run.event_count:  # it is new, or a child that outlived it has told more
+        if log is None or log.end < run.events.count:  # it is new, or a child that outlived it has told more
             snapshot, log = await self._events_put(run, log)
         else:
             snapshot = run.snapshot()

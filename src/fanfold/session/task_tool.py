@@ -178,7 +178,7 @@ def _cancelled(spec: AgentStepSpec) -> StepOutcome:
 
 
 def _listed(agents: Mapping[str, AgentDefinition]) -> str:
-    lines = [f"- {name}: {_brief(agent.description)}" for name, agent in agents.items() if not agent.is_hidden]
+    lines = [f"- {name}: {_brief(agent.description)}" for name, agent in dict(agents).items() if not agent.is_hidden]
     return plain("\n".join(lines)) or "(none)"  # what one agent calls itself must not fail every model call
 
 

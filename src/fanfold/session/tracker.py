@@ -65,11 +65,11 @@ class Tracker:
         """Count a child as running that still waits for its place; its own start follows, or at once its end."""
         self.start(start.payload).running -= 1
 
-    # ---- what is known ----
+    # ---- what is known; read from any thread, and so each in one step ----
 
     def tasks(self) -> list[SubagentTask]:
         """All of them, in the order of their starts."""
-        return [_shown(row) for row in self._rows.values()]
+        return [_shown(row) for row in list(self._rows.values())]
 
     def task(self, task_id: str) -> SubagentTask | None:
         row = self._rows.get(task_id)
@@ -77,7 +77,7 @@ class Tracker:
 
     def pending(self) -> list[SubagentTask]:
         """Those that run."""
-        return [_shown(row) for row in self._rows.values() if row.status == "running"]
+        return [_shown(row) for row in list(self._rows.values()) if row.status == "running"]
 
     def mark_cancelled(self, task_id: str) -> bool:
         """Have it be `cancelled`, whatever it still comes to. True only if it was running."""
@@ -182,7 +182,7 @@ def _shown(row: _Row) -> SubagentTask:
         success=row.success,
         progress=tuple(
             TaskProgress(timestamp_ms=at, status=status, metadata=dict(metadata))
-            for at, status, metadata in row.progress or ()
+            for at, status, metadata in list(row.progress or ())
         ),
     )
 

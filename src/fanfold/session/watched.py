@@ -10,11 +10,13 @@ from fanfold.contracts.tasks import SubagentTask
 from fanfold.errors import MissingStoreError, UsageError
 from fanfold.kernel.plain_text import is_plain
 from fanfold.portal import blocking, on_loop
+from fanfold.session.control_request import MAX_ID_BYTES, ControlRequest, parse_request
 from fanfold.session.conversation import Conversation
 from fanfold.session.fan_outs import FanOuts
 from fanfold.session.prompting import Prompting
-from fanfold.session.run_control import MAX_ID_BYTES, ControlRequest, RunControls, RunInbox, parse_request
+from fanfold.session.run_control import RunControls
 from fanfold.session.run_events import MAX_PAGE
+from fanfold.session.run_inbox import RunInbox
 from fanfold.session.runs import Runs
 from fanfold.session.saved_session import SavedConversation
 from fanfold.session.tracker import Tracker

@@ -301,7 +301,8 @@ async def _stash(call: _Call) -> ToolOutput:
 
 
 async def _remote(call: _Call) -> ToolOutput:
-    said = await call.git.ask("config", "--list", "-z")
+    # Not what it includes: that may be the configuration of another repository.
+    said = await call.git.ask("config", "--list", "--no-includes", "-z")
     return call.listed(remote_lines(said.output), "no remote")
 
 

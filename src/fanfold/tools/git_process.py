@@ -23,6 +23,9 @@ MOST_BYTES = 8 * 1024 * 1024
 """Of an output that is worked on as a whole, such as a list of names."""
 MOST_ERROR_BYTES = 2_000
 MOST_FILTERS = 100
+MOST_MEMORY_KIB = 4 * 1024 * 1024
+"""Of git: a few bytes of a pack can stand for more than a machine has. Where the system can limit it."""
+_LIMITED = ("/bin/sh", "-c", f'ulimit -v {MOST_MEMORY_KIB} 2>/dev/null; exec "$@"', "sh")
 _NEVER_MS = 3_600_000
 """The callers have a timeout over all that they ask."""
 _ENVIRONMENT = {
@@ -42,6 +45,8 @@ _SETTINGS = (
     f"core.hooksPath={os.devnull}",
     "core.sshCommand=false",
     "core.bigFileThreshold=16m",
+    "core.packedGitWindowSize=32m",  # of a pack at a time in memory, which is limited
+    "core.packedGitLimit=512m",
     "core.quotePath=false",
     "protocol.allow=never",
     "log.showSignature=false",
@@ -52,6 +57,10 @@ _SETTINGS = (
     "diff.mnemonicPrefix=false",
     "diff.suppressBlankEmpty=false",
     f"diff.orderFile={os.devnull}",
+    # Files that git would read to their end, though they are devices.
+    f"core.attributesFile={os.devnull}",
+    f"mailmap.file={os.devnull}",
+    "mailmap.blob=",
     "blame.ignoreRevsFile=",
     "submodule.recurse=false",
     "gc.auto=0",
@@ -135,7 +144,7 @@ class Git(msgspec.Struct, frozen=True):
 
     def _command(self, arguments: Sequence[str]) -> list[str]:
         settings = [word for setting in self.settings for word in ("-c", setting)]
-        command = [self.program, "--no-pager", *settings, *arguments]
+        command = [*_LIMITED, self.program, "--no-pager", *settings, *arguments]
         if not self.bwrap:
             return command
         at = self.repository

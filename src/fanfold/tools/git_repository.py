@@ -17,7 +17,11 @@ from fanfold.tools.workspace import OPEN_FLAGS
 
 _MOST_BYTES = 65_536
 """Of the small files that are read here."""
-_PARTS = ("HEAD", "objects", "refs", "packed-refs")
+_PARTS = ("HEAD", "config", "config.worktree", "index", "packed-refs", "shallow")
+_FOLDERS = ("objects", "objects/info", "objects/pack")
+"""Whose entries are looked at. Single objects lie deeper, but none is found by somebody who does not know it."""
+_TREES = ("refs", "logs", "info")
+"""Of which all is looked at."""
 _WORK_TREE = re.compile(r"^\s*worktree\s*=\s*(.+?)\s*$", re.MULTILINE)
 
 
@@ -60,11 +64,19 @@ def _checked(repository: Repository, entry: Path, *, is_folder: bool) -> Reposit
     top, git_dir, common_dir = repository.top, repository.git_dir, repository.common_dir
     is_linked = not is_folder and _names_back(git_dir, entry)
     allowed = (top, git_dir, common_dir) if is_linked else (top,)
-    for place in (*_real_parts(git_dir), *_real_parts(common_dir)):
+    for part in _parts_of({git_dir, common_dir}):
+        place = Path(os.path.realpath(part))
         if not any(map(place.is_relative_to, allowed)):
             raise ToolRefusal(
                 f"Not a git repository: {repository.root} (its .git leads to {place}, which is another place)"
             )
+        if os.path.lexists(place) and not (place.is_file() or place.is_dir()):
+            raise ToolRefusal(f"Not a git repository: {repository.root} ({place} is no regular file)")
+    if _text(common_dir / "objects/info/alternates"):
+        raise ToolRefusal(
+            f"git is refused: the repository of {repository.root} borrows objects from another one "
+            "(objects/info/alternates); to have its own: git repack -a -d && rm .git/objects/info/alternates"
+        )
     return repository
 
 
@@ -86,8 +98,24 @@ def _common_dir(git_dir: Path) -> Path:
     return Path(os.path.realpath(git_dir / named)) if named else git_dir
 
 
-def _real_parts(git_dir: Path) -> Iterable[Path]:
-    return (Path(os.path.realpath(git_dir / name)) for name in _PARTS)
+def _parts_of(folders: Iterable[Path]) -> Iterable[Path]:
+    """All that git reads, and that could lie elsewhere or be something else than a file."""
+    for folder in folders:
+        yield from (folder / name for name in _PARTS)
+        for name in _FOLDERS:
+            yield folder / name
+            yield from _entries(folder / name)
+        for name in _TREES:
+            yield folder / name
+            for parent, folders_in, files in os.walk(folder / name):
+                yield from (Path(parent, entry) for entry in (*folders_in, *files))
+
+
+def _entries(folder: Path) -> Iterable[Path]:
+    try:
+        return [folder / name for name in os.listdir(folder)]
+    except OSError:
+        return []
 
 
 def _text(path: Path) -> str:
