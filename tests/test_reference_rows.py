@@ -1,7 +1,7 @@
 """The reference rows: what sessions are known to have to do, row by row, and the tests of ours that would tell.
 
-A row whose outcome is another one here, or that asks for what there is not here, says so and why; its tests are those of
-what holds instead.
+A row whose outcome is another one here, or that asks for what there is not here, says so and why; its tests are those
+of what holds instead.
 """
 
 import ast
@@ -44,7 +44,8 @@ LOG: dict[int, Row] = {
     ),
     5: (
         "A tool that raises has a failed result which the model reads, so it is not run again (failures are "
-        "results here); only a process that dies inside a tool leaves none, and then it runs once more and no third time.",
+        "results here); only a process that dies inside a tool leaves none, and then it runs once more, and no third "
+        "time.",
         "tests/session/test_conversation.py::test_a_tool_that_raises_is_a_failed_result",
         "tests/session/test_foreign_code.py::test_whatever_a_tool_raises_is_its_result",
         "tests/scenarios/test_crash.py"
@@ -149,8 +150,8 @@ LOG: dict[int, Row] = {
         "src/fanfold/testing/conformance.py::test_threads_share_nothing_and_are_listed_once_they_have_facts",
     ),
     22: (
-        "The next request carries id, name and arguments of a recorded call and the prose that came with it, also after "
-        "a restart (its reasoning stays in the log: no wire here takes it back).",
+        "The next request carries id, name and arguments of a recorded call and the prose that came with it, also "
+        "after a restart (its reasoning stays in the log: no wire here takes it back).",
         "tests/session/test_reference_rows.py"
         "::test_the_next_request_carries_the_call_as_it_was_made_with_the_words_about_it",
         "tests/providers/test_requests.py::test_chat_completions_gets_the_messages_in_its_own_form",
@@ -285,7 +286,7 @@ CONTROL: dict[int, Row] = {
         "tests/session/test_reference_rows.py::test_a_control_that_a_hook_denies_never_gets_into_the_queue",
     ),
     47: (
-        "A steer from its acceptance to its event on the stream and in the record, and to the model call that heard it.",
+        "A steer from its acceptance to its event, on the stream and in the record, and to the call that heard it.",
         "tests/session/test_run_control.py::test_a_steer_is_heard_by_the_next_model_call",
     ),
     48: (
@@ -373,8 +374,8 @@ SAVED: dict[int, Row] = {
         "tests/session/test_checkpoints.py::test_a_run_that_is_over_leaves_no_checkpoint",
     ),
     63: (
-        "A resumed checkpoint is a new run whose totals continue, and the old record stays; another session's is refused "
-        "without a run; after the last round the model has no tools, and a spent budget stays spent.",
+        "A resumed checkpoint is a new run whose totals continue, and the old record stays; another session's is "
+        "refused without a run; after the last round the model has no tools, and a spent budget stays spent.",
         "tests/session/test_checkpoints.py::test_another_node_goes_on_from_the_store_alone",
         "tests/session/test_checkpoints.py::test_a_checkpoint_that_is_not_for_this_session_is_refused_and_stays",
         "tests/session/test_reference_rows.py"
@@ -404,8 +405,8 @@ SAVED: dict[int, Row] = {
     ),
     67: (
         "Two processes that write to one store never make one number twice (revisions and places of records: there is "
-        "no separate write-ahead log). Ours beside it: two processes on one thread; kill -9 at each point of a round; a "
-        "full disk; a second node with only the store; the retry of a steer after its run.",
+        "no separate write-ahead log). Ours beside it: two processes on one thread; kill -9 at each point of a round; "
+        "a full disk; a second node with only the store; the retry of a steer after its run.",
         "tests/stores/test_session_stores.py::TestFileSessionStore",
         "tests/stores/test_session_stores.py::TestSqliteSessionStore",
         "src/fanfold/testing/store_conformance.py::test_processes_that_count_at_once_lose_no_count",
@@ -425,7 +426,7 @@ SAVED: dict[int, Row] = {
 
 GOVERNED: dict[int, Row] = {
     68: (
-        "A guard's `soft` is told and goes on, `deny` stops, a missing method allows, and whatever is no answer denies.",
+        "A guard's `soft` is told and goes on, `deny` stops, a missing method allows, what is no answer denies.",
         "tests/session/test_seed_tables.py::test_row_soft_tells_and_goes_on",
         "tests/session/test_seed_tables.py::test_row_deny_tells_and_fails_the_call",
         "tests/session/test_budget_gate.py::test_row_7_a_missing_method_allows",
@@ -445,8 +446,8 @@ GOVERNED: dict[int, Row] = {
         "tests/session/test_confirmations.py::test_a_deny_rule_beats_a_later_allow_rule_and_what_the_default_would_ask",
     ),
     71: (
-        "Two requests for approval never have one id, so none of them has to be rejected for it (calls get ids of their "
-        "own when they are recorded, requests when they surface).",
+        "Two requests for approval never have one id, so none of them has to be rejected for it (calls get ids of "
+        "their own when they are recorded, requests when they surface).",
         "tests/session/test_confirmations.py::test_requests_of_children_with_one_id_are_told_apart",
         "tests/session/test_foreign_code.py::test_calls_with_one_id_or_none_are_told_apart",
         "tests/session/test_foreign_code.py::test_two_fan_outs_with_one_task_id_are_asked_for_apart",
@@ -463,7 +464,7 @@ ROWS: dict[int, Row] = LOG | GATE | CONTROL | RUNS | SAVED | GOVERNED
 
 
 @cache
-def tests_in(path: str) -> frozenset[str]:
+def named_in(path: str) -> frozenset[str]:
     """The names of the tests, and of the classes of tests, that stand in a file."""
     return frozenset(_tests_of(ast.parse((ROOT / path).read_text(encoding="utf-8")).body))
 
@@ -490,4 +491,4 @@ def test_the_tests_of_a_reference_row_exist(number: int) -> None:
     for each in tests:
         path, _, name = each.partition("::")
         assert (ROOT / path).is_file(), path
-        assert name in tests_in(path), each
+        assert name in named_in(path), each

@@ -25,6 +25,7 @@ from fanfold.nearest import did_you_mean
 from fanfold.options import SessionOptions, parse_host_env
 from fanfold.portal import Portal, blocking, on_loop
 from fanfold.protocols import FactLog, ModelClient, Tool, ToolServer
+from fanfold.servers import Servers, connect_given
 from fanfold.session.assembly import Parts, assemble
 from fanfold.session.builtin_agents import find_agent
 from fanfold.session.closing import Closing, close_all, close_together
@@ -32,15 +33,7 @@ from fanfold.session.saving import SessionSaves
 from fanfold.session.session import Session
 from fanfold.session.shared_logs import Lease, SharedLogs
 from fanfold.session.worker_agents import WorkerLike, parse_worker, worker_definition
-from fanfold.workplaces import (
-    Servers,
-    Workplace,
-    Workplaces,
-    connect_given,
-    parse_agents,
-    parse_tools,
-    read_agent_folders,
-)
+from fanfold.workplaces import Workplace, Workplaces, parse_agents, parse_tools, read_agent_folders
 
 LOG_DIRECTORY = Path(".a3s") / "effect-log"
 OpenLog = Callable[[Path], FactLog]
@@ -76,7 +69,7 @@ class Agent:
         self._env = host_env
         self._tools = parse_tools(tools)
         self._workplaces = Workplaces(settings, parse_agents(agents))
-        self._servers = Servers(settings.mcp_servers)
+        self._servers = Servers(settings.mcp_servers, host_env.clock)
         self._models = Models(models, settings.providers, host_env)
         self._logs = SharedLogs(open_log or _open_log)
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()

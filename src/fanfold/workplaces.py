@@ -7,19 +7,17 @@ import asyncio
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 from msgspec.structs import replace
 
 from fanfold.contracts.agents import AgentDefinition, WorkerAgentSpec
 from fanfold.contracts.messages import TASK, ToolSpec
-from fanfold.contracts.settings import McpServerSettings, Settings
-from fanfold.errors import FanfoldError, UsageError
-from fanfold.foreign import logger
-from fanfold.protocols import Tool, ToolServer
+from fanfold.contracts.settings import Settings
+from fanfold.errors import UsageError
+from fanfold.protocols import Tool
 from fanfold.session.builtin_agents import BUILTIN_AGENTS
-from fanfold.session.closing import close_together
 from fanfold.session.worker_agents import as_definition, parse_worker, worker_definition
 
 MAX_REMEMBERED = 64
@@ -134,76 +132,3 @@ def read_agent_folders(folders: Iterable[Path], tool_names: Collection[str]) -> 
 
     found = read_agents(paths, tool_names=tool_names)
     return {name: as_definition(agent) for name, agent in found.agents.items()}
-
-
-class Servers:
-    """The MCP servers of the configuration, started when the first session is opened, shared by all."""
-
-    def __init__(self, settings: Mapping[str, McpServerSettings]) -> None:
-        self._settings = settings
-        self._running: dict[str, ToolServer] = {}
-        self._starting = asyncio.Lock()
-        self._starts: set[asyncio.Task[None]] = set()
-        self._is_closed = False
-        self.warnings: list[str] = []
-
-    async def started(self, root: Path) -> Mapping[str, ToolServer]:
-        """All that could be started; those that died are started again. What failed is told in `warnings`. None is
-        started once `close` has begun, which also ends this."""
-        if not self._settings:
-            return self._running
-        async with self._starting:
-            if self._is_closed:
-                return self._running
-            self.warnings = []
-            missing = [
-                each
-                for name, each in self._settings.items()
-                if name not in self._running or not self._running[name].is_alive
-            ]
-            self._starts = {asyncio.create_task(self._start(each, root)) for each in missing}
-            try:
-                if self._starts:
-                    await asyncio.wait(self._starts)
-            finally:
-                starts, self._starts = self._starts, set()
-                await _end(starts)
-            for start in starts:
-                if not start.cancelled():
-                    start.result()
-        return self._running
-
-    async def _start(self, settings: McpServerSettings, root: Path) -> None:
-        from fanfold.mcp.connect import connect
-
-        dead = self._running.pop(settings.name, None)
-        if dead is not None:
-            await dead.close()
-        try:
-            self._running[settings.name] = await connect(settings, workspace=root)
-        except FanfoldError as error:
-            self.warnings.append(str(error))
-            logger.warning("%s", error)
-
-    async def close(self) -> None:
-        self._is_closed = True
-        await _end(set(self._starts))
-        running, self._running = list(self._running.values()), {}
-        await close_together(server.close for server in running)
-
-
-async def _end(starts: "set[asyncio.Task[None]]") -> None:
-    """Cancel those that are not done, and wait until nothing is left of them."""
-    rest = {each for each in starts if not each.done()}
-    for each in rest:
-        each.cancel()
-    if rest:
-        await asyncio.wait(rest)
-
-
-async def connect_given(given: Mapping[str, Any], root: Path) -> ToolServer:
-    """Start the server that `Session.add_mcp` was given."""
-    from fanfold.mcp.connect import connect
-    from fanfold.mcp.parsing import parse_server
-
-    return await connect(parse_server(given), workspace=root)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from fanfold import Agent, PermissionPolicy
+from fanfold import Agent, HostEnv, PermissionPolicy
 from fanfold.contracts.messages import ModelRequest
 from fanfold.errors import RunCancelledError, SessionClosedError, UsageError
 from fanfold.testing import Reply, ScriptedModel, calls
+from fanfold.testing.clock import ManualClock
 from tests.support.mcp_calls import RAW, lines
 from tests.support.open_session import opened, until
 
@@ -139,5 +140,26 @@ def test_five_starts_at_once_under_one_name_leave_one_server(tmp_path: Path) -> 
             assert sum(isinstance(each, UsageError) for each in outcomes) == 4
             assert sum(map(is_running, started(pids))) == 1
         assert not any(map(is_running, started(pids)))
+
+    asyncio.run(main())
+
+
+def test_a_server_that_could_not_be_started_is_tried_again_a_minute_later_and_not_before(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    acl = f'mcp_servers "broken" {{\n command = "sh"\n args = ["-c", "echo x >> {starts}; exit 3"]\n}}\n'
+    clock = ManualClock()
+
+    async def tries(agent: Agent) -> int:
+        async with await agent.session_async(tmp_path, model="openai/scripted") as session:
+            assert "server 'broken'" in (session.init_warning or "")
+        return len(starts.read_text().splitlines())
+
+    async def main() -> None:
+        models = {"openai/scripted": ScriptedModel([])}
+        async with await Agent.create_async(acl, models=models, host_env=HostEnv(clock=clock)) as agent:
+            first = await tries(agent)
+            assert await tries(agent) == first
+            clock.advance(61)
+            assert await tries(agent) == 2 * first
 
     asyncio.run(main())

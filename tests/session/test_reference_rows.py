@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +230,18 @@ def test_a_model_turn_that_cannot_be_read_is_told_by_its_line_and_runs_nothing(t
     assert (model.requests, tool.calls, log_of(tmp_path).read_bytes()) == ([], [], before)
 
 
-@pytest.mark.parametrize("operation", ["send", "stream", "resume"])
+async def by_stream(session: Session) -> object:
+    return await (await session.stream_async("second")).result_async()
+
+
+OPERATIONS: dict[str, Callable[[Session], Awaitable[object]]] = {
+    "send": lambda session: session.send_async("second"),
+    "stream": by_stream,
+    "resume": lambda session: session.resume_run_async(),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_log_that_is_damaged_under_an_open_session_takes_no_fact_and_no_model_call(
     tmp_path: Path, operation: str
 ) -> None:
@@ -244,10 +255,7 @@ def test_a_log_that_is_damaged_under_an_open_session_takes_no_fact_and_no_model_
             path.write_bytes(b"{garbage\n" + whole.split(b"\n", 1)[1])
             before = path.read_bytes()
             with pytest.raises(CorruptLogError, match="corrupt at line 1"):
-                if operation == "stream":
-                    await (await session.stream_async("second")).result_async()
-                else:
-                    await (session.send_async("second") if operation == "send" else session.resume_run_async())
+                await OPERATIONS[operation](session)
             assert (path.read_bytes(), len(model.requests)) == (before, 1)
             path.write_bytes(whole)
             assert (await session.send_async("second")).text == "two"
@@ -395,11 +403,11 @@ def test_a_control_that_a_hook_denies_never_gets_into_the_queue(tmp_path: Path, 
 
 
 def test_a_call_of_the_host_that_asks_no_rule_still_obeys_the_tool_budget(tmp_path: Path) -> None:
-    class Guard:
-        asked: list[str] = []  # noqa: RUF012
+    asked: list[str] = []
 
+    class Guard:
         def check_before_tool(self, session_id: str, tool_name: str) -> JsonObject:
-            self.asked.append(tool_name)
+            asked.append(tool_name)
             return {"decision": "deny", "resource": "calls", "reason": "enough"}
 
     async def main() -> None:
@@ -412,7 +420,7 @@ def test_a_call_of_the_host_that_asks_no_rule_still_obeys_the_tool_budget(tmp_pa
             assert (result.ok, result.output) == (False, "Budget exhausted on 'calls': enough")
             session.set_budget_guard(None)
             assert (await session.tool_async("change")).ok
-            assert (len(tool.calls), Guard.asked) == (1, ["change"])
+            assert (len(tool.calls), asked) == (1, ["change"])
 
     asyncio.run(main())
 
@@ -482,26 +490,27 @@ def test_a_tool_budget_that_was_spent_before_the_crash_is_spent_on_the_next_node
 
 def test_a_generation_stands_until_the_next_one_is_whole_forty_times_over(tmp_path: Path) -> None:
     """A process that dies while it writes a generation leaves half of it beside the old one."""
+    here = tmp_path / "here"
+
+    async def life(number: int, store: FileSessionStore) -> None:
+        async with node(here, echo, ids=f"n{number}") as (agent, _):
+            if number:
+                session = await agent.resume_session_async("s", session_store=store)
+            else:
+                session = await agent.session_async(here, session_id="s", session_store=store)
+            assert said(session)[1::2] == [f"assistant: {each}" for each in range(number)]
+            assert len(await session.runs_async()) == number
+            await session.send_async(f"{number}")
+            await session.save_async()
 
     async def main() -> None:
-        here = tmp_path / "here"
         for number in range(40):
             async with FileSessionStore(tmp_path / "store") as store:
-                async with node(here, echo, ids=f"n{number}") as (agent, _):
-                    session = (
-                        await agent.resume_session_async("s", session_store=store)
-                        if number
-                        else await agent.session_async(here, session_id="s", session_store=store)
-                    )
-                    assert said(session)[1::2] == [f"assistant: {each}" for each in range(number)]
-                    assert len(await session.runs_async()) == number
-                    await session.send_async(f"{number}")
-                    await session.save_async()
+                await life(number, store)
             [document] = (tmp_path / "store/session").glob("*.json")
             data = document.read_bytes()
             document.with_name(f"{document.name}.tmp").write_bytes(data[: len(data) * number // 40])
-            # And nothing of this node but what was saved.
-            log_of(here).unlink()
+            log_of(here).unlink()  # what comes next knows nothing but what was saved
 
     asyncio.run(main())
 

@@ -146,3 +146,28 @@ def test_instructions_and_descriptions_that_are_no_text_fail_no_model_call(tmp_p
     request.system.encode()
     for tool in request.tools:
         tool.description.encode()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda session: session.run_snapshot_async([]),
+        lambda session: session.run_events_async([]),
+        lambda session: session.run_event_page_async([]),
+        lambda session: session.run_control_receipts_async({}),
+        lambda session: session.cancel_subagent_task_async([]),
+        lambda session: session.remove_mcp_async([]),
+    ],
+)
+def test_an_id_that_is_no_text_is_refused_by_name(tmp_path: Path, call: Any) -> None:
+    async def main() -> None:
+        async with (
+            await Agent.create_async(models={"a/b": ScriptedModel(echo)}) as agent,
+            await agent.session_async(tmp_path) as session,
+        ):
+            with pytest.raises(UsageError, match=r"(run_id|task_id|name) must be"):
+                await call(session)
+            with pytest.raises(UsageError, match="path must be that of a folder"):
+                session.register_agent_dir(None)  # type: ignore[arg-type]
+
+    asyncio.run(main())

@@ -40,6 +40,30 @@ def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE leases SET epoch = 'x'",
+        "PRAGMA writable_schema = ON; "
+        "UPDATE sqlite_master SET sql = CAST(X'43ECFF' AS TEXT), name = CAST(X'43ECFF' AS TEXT) WHERE name = 'logs'",
+    ],
+)
+def test_what_a_damaged_database_gives_is_told_as_its_damage(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "store.db"
+
+    async def scenario() -> None:
+        async with SqliteSessionStore(path) as store:
+            await store.release(await store.acquire(_LOG))
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(damage)
+            connection.commit()
+        async with SqliteSessionStore(path) as store:
+            with pytest.raises(StorageError, match=r"store\.db"):
+                await store.acquire(_LOG)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
     "script", ["CREATE TABLE theirs (a)", "PRAGMA application_id = 0x66616E66; PRAGMA user_version = 9"]
 )
 def test_a_database_of_another_program_or_a_newer_version_is_left_alone(tmp_path: Path, script: str) -> None:

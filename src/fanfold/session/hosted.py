@@ -1,5 +1,6 @@
 """Hosted: what a host adds to a session while it lives, and the tools that it calls itself."""
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import Any, cast
@@ -101,10 +102,12 @@ class Hosted(Watched):
 
     # ---- agents and MCP servers ----
 
-    def register_agent_dir(self, path: str) -> int:
+    def register_agent_dir(self, path: str | os.PathLike[str]) -> int:
         """Know the agents that are defined in a folder; how many there are."""
         self._operations.require(is_exclusive=False)
-        found = self._read_agents(path)
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"path must be that of a folder with agent definitions, got {path!r}")
+        found = self._read_agents(str(path))
         self._agents.update(found)
         self._composer.forget()
         return len(found)
@@ -149,6 +152,8 @@ class Hosted(Watched):
     async def remove_mcp_async(self, name: str) -> bool:
         """End this session's own server of that name; False where there is none."""
         self._operations.require(is_exclusive=False)
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"name must be that of an MCP server, got {name!r}")
         server = self._toolbox.remove_server(name)
         if server is None:
             return False

@@ -17,7 +17,7 @@ from fanfold.session.prompting import Prompting
 from fanfold.session.run_control import RunControls
 from fanfold.session.run_events import MAX_PAGE
 from fanfold.session.run_inbox import RunInbox
-from fanfold.session.runs import Runs
+from fanfold.session.runs import Run, Runs
 from fanfold.session.saved_session import SavedConversation
 from fanfold.session.tracker import Tracker
 
@@ -57,7 +57,7 @@ class Watched(FanOuts):
     @on_loop
     async def run_snapshot_async(self, run_id: str) -> RunSnapshot | None:
         """None for a run that is not known, or not any more."""
-        run = self._runs.get(run_id)
+        run = self._known(run_id)
         return None if run is None else run.snapshot()
 
     run_snapshot = blocking(run_snapshot_async)
@@ -65,7 +65,7 @@ class Watched(FanOuts):
     @on_loop
     async def run_events_async(self, run_id: str) -> list[AgentEvent]:
         """What a run told, as far as it is kept; nothing for an unknown run."""
-        run = self._runs.get(run_id)
+        run = self._known(run_id)
         return [] if run is None else run.events.all()
 
     run_events = blocking(run_events_async)
@@ -78,10 +78,14 @@ class Watched(FanOuts):
         `next_after_sequence` as the cursor, gives each event once, across a restart too."""
         _require_number("after_sequence", after_sequence, -1)
         _require_number("limit", limit, 1, MAX_PAGE)
-        run = self._runs.get(run_id)
+        run = self._known(run_id)
         return None if run is None else run.events.page(after_sequence, limit)
 
     run_event_page = blocking(run_event_page_async)
+
+    def _known(self, run_id: str) -> Run | None:
+        _require_text("run_id", run_id)
+        return self._runs.get(run_id)
 
     def current_run(self) -> RunSnapshot | None:
         """The run under way, or the last one: look at its status before you cancel it. None before the first."""
@@ -185,7 +189,7 @@ class Watched(FanOuts):
     @on_loop
     async def run_control_receipts_async(self, run_id: str) -> list[RunControlReceipt]:
         """The receipts of a run, oldest first, as they stand now."""
-        run = self._runs.get(run_id)
+        run = self._known(run_id)
         return [] if run is None else run.inbox.receipts()
 
     run_control_receipts = blocking(run_control_receipts_async)
@@ -213,6 +217,7 @@ class Watched(FanOuts):
     @on_loop
     async def cancel_subagent_task_async(self, task_id: str) -> bool:
         """Cancel a child; True only when it was running."""
+        _require_text("task_id", task_id)
         if not self._tracker.mark_cancelled(task_id):
             return False
         self.cancel_step(task_id)

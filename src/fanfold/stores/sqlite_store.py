@@ -243,7 +243,11 @@ class SqliteSessionStore(StoreLife):
 
 def _epoch_of(connection: sqlite3.Connection, name: str) -> int:
     row = connection.execute("SELECT epoch FROM leases WHERE name = ?", (name,)).fetchone()
-    return 0 if row is None else row[0]
+    if row is None:
+        return 0
+    if not isinstance(row[0], int):
+        raise sqlite3.DatabaseError(f"the lease '{name}' has no number")
+    return row[0]
 
 
 def _raise_epoch(connection: sqlite3.Connection, name: str) -> int:

@@ -176,7 +176,7 @@ def _told(path: Path, error: Exception) -> Exception:
     match error:
         case sqlite3.OperationalError():
             return LogWriteError(path=str(path), reason=str(error))
-        case sqlite3.DatabaseError():
+        case sqlite3.DatabaseError() | UnicodeDecodeError():  # the latter: its words quote the damage
             return StorageError(f"{path} is no database, or a damaged one: {error}").with_hint(
                 "move it aside to begin anew, or put a good copy of it there"
             )
