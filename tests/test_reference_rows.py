@@ -127,6 +127,7 @@ LOG: dict[int, Row] = {
         "A full context is compacted once before the model is asked, and not again on resume.",
         "tests/session/test_compaction.py::test_a_full_context_is_compacted_once_before_the_next_model_call",
         "tests/session/test_compaction.py::test_a_compaction_is_in_the_log_and_not_made_again_on_resume",
+        "tests/kernel/test_fold_and_decide.py::test_the_table_of_facts_and_actions",
     ),
     18: (
         "A compaction keeps the newest call with its result and a tail, and without a usable summary still shrinks.",
@@ -344,6 +345,7 @@ RUNS: dict[int, Row] = {
     57: (
         "A cancellation wins over the success that it raced with, and a run ends once.",
         "tests/session/test_interrupt.py::test_a_stop_wins_over_the_answer_that_it_raced_with",
+        "tests/session/test_interrupt.py::test_a_tool_that_swallows_a_cancellation_does_not_save_its_run",
         "tests/session/test_runs.py::test_what_comes_after_the_end_is_recorded_and_changes_nothing",
     ),
 }

@@ -180,9 +180,21 @@ TABLE: list[tuple[str, Sequence[Payload | tuple[str, Payload]], Limits, Action]]
     ),
     (
         "once a turn",
-        [ASK, TextTurn(text="x" * 4000), UserMessaged("y" * 4000), Compacted(summary="s" * 4000)],
+        [
+            *(ASK, TextTurn(text="x" * 4000), UserMessaged("next")),
+            *(Compacted(summary="s" * 4000, kept_messages=1), tools(call("a")), ok("a")),
+        ],
         Limits(context_tokens=1000),
         CallModel(with_tools=True),
+    ),
+    (
+        "and in the next turn again",
+        [
+            *(ASK, TextTurn(text="x" * 4000), UserMessaged("next")),
+            *(Compacted(summary="s" * 4000, kept_messages=1), *ROUND, TextTurn(text="done"), UserMessaged("and now")),
+        ],
+        Limits(context_tokens=1000),
+        Compact(5),
     ),
     ("notes change nothing", [ASK, Note("note.run.started", {"run": "r"})], LIMITS, CallModel(with_tools=True)),
 ]

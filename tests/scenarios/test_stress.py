@@ -88,6 +88,7 @@ class Place:
         self._seen = seen
         self._session: Session | None = None
         self._steers = 0
+        self._is_over = False
 
     async def _open(self) -> Session:
         if self._session is None or self._session.is_closed():
@@ -113,6 +114,7 @@ class Place:
             await self._look(session)
         session = await self._open()
         await in_time(session.close_async())
+        self._is_over = True
 
     async def _send(self, session: Session) -> None:
         await session.send_async("go")
@@ -154,14 +156,15 @@ class Place:
             self._seen[f"run {run.status}"] += run is runs[-1]
 
     async def meddle(self, until: float) -> None:
+        """Up to the end of the work, for somebody has to answer what a run asks; the rest only while there is time."""
         clock = asyncio.get_running_loop().time
-        while clock() < until + 0.5:
+        while not self._is_over:
             await asyncio.sleep(self._chance.choice((0, 0.001, 0.01, 0.05)))
             session = self._session
             if session is None or session.is_closed():
                 continue
             await self._answer(session)
-            if self._chance.random() < 0.5:
+            if self._chance.random() < 0.5 or clock() > until:
                 continue
             deeds = [self._steer] * 8 + [self._interrupt, self._cancel, self._tool, self._fan_out] * 2 + [self._close]
             deed = self._chance.choice(deeds)

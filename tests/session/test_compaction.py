@@ -44,7 +44,8 @@ def test_a_full_context_is_compacted_once_before_the_next_model_call(tmp_path: P
     model = ScriptedModel([using(800, "one"), "SHORT", using(900, "", ("look", {})), "two"])
 
     async def main() -> None:
-        async with opened(tmp_path, model, RecordingTool("look"), max_context_tokens=WINDOW) as session:
+        tool = RecordingTool("look", lambda args: "seen " * 200)  # there would be enough to compact once more
+        async with opened(tmp_path, model, tool, max_context_tokens=WINDOW) as session:
             await session.send_async("first " * 200)
             events = await heard(await session.stream_async("second"))
             compacting = ("auto_compact", "context_compacted")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fanfold import AgentDefinition, FileSessionStore, MemorySessionStore, PermissionPolicy, Session
 from fanfold.contracts.codec import encode_fact
-from fanfold.contracts.facts import Fact, NewFact, RecordedCall, TextTurn, ToolTurn, UserMessaged
+from fanfold.contracts.facts import Fact, NewFact, Payload, RecordedCall, TextTurn, ToolTurn, UserMessaged
 from fanfold.contracts.messages import ASK_USER, AssistantMessage, ModelReply, ModelRequest, ToolCall, ToolMessage
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import CorruptLogError, ParkedError, ProviderError
@@ -273,7 +273,7 @@ CHANGES: dict[str, Callable[[Fact], Fact]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_log_that_differs_in_any_field_of_a_fact_is_another_log(tmp_path: Path, change: str) -> None:
-    payloads = (UserMessaged("go"), TextTurn(text="answer"))
+    payloads: tuple[Payload, ...] = (UserMessaged("go"), TextTurn(text="answer"))
     wanted = [NewFact(f"key-{seq}", None, payload).at(seq) for seq, payload in enumerate(payloads, 1)]
     local = [wanted[0], CHANGES[change](wanted[1])]
     path = tmp_path / "t.jsonl"

@@ -109,7 +109,7 @@ class Run:
     def emit(self, item: AgentEvent) -> None:
         """An EventSink: what the run tells. Late events are recorded, and change no status that is final."""
         if not is_sound(item):
-            logger.warning("run '%s': an event that is none was left out: %r", self.id, item)
+            logger.warning("run '%s': an event that is none was left out, of type %s", self.id, type(item).__name__)
             return
         status = _STATUS_BY_EVENT.get(item.type)
         if status is not None and status != self._record.status and not self.is_terminal:
@@ -160,10 +160,10 @@ class Run:
         if self._outcome is None or self.is_terminal:
             return
         status, told, changes = _ending(self._outcome)
-        self._outcome = None
-        self.events.end(told)
         now = max(self.events.updated_ms, self._env.clock.now_ms())
         self._record = replace(self._record, status=status, updated_at_ms=now, **changes)
+        self._outcome = None
+        self.events.end(told)  # last: a reader in another thread may look at the record as soon as it hears of this
 
     def _settle(self, task: "asyncio.Task[AgentResult]") -> None:
         # A done callback, for a task may be cancelled before its first step.
