@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Self, cast
 from fanfold.contracts.agents import AgentDefinition, WorkerAgentSpec
 from fanfold.contracts.saved import SavedSession
 from fanfold.contracts.settings import Settings
+from fanfold.delegation.builtin_agents import find_agent
+from fanfold.delegation.worker_agents import WorkerLike, parse_worker, worker_definition
 from fanfold.env import HostEnv
 from fanfold.errors import LifecycleError, SessionClosedError, SessionNotFoundError, UsageError
 from fanfold.models import Models
@@ -27,12 +29,10 @@ from fanfold.portal import Portal, blocking, on_loop
 from fanfold.protocols import FactLog, ModelClient, Tool, ToolServer
 from fanfold.servers import Servers, connect_given
 from fanfold.session.assembly import Parts, assemble
-from fanfold.session.builtin_agents import find_agent
 from fanfold.session.closing import Closing, close_all, close_together
 from fanfold.session.saving import SessionSaves
 from fanfold.session.session import Session
 from fanfold.session.shared_logs import Lease, SharedLogs
-from fanfold.session.worker_agents import WorkerLike, parse_worker, worker_definition
 from fanfold.workplaces import Workplace, Workplaces, parse_agents, parse_tools, read_agent_folders
 
 LOG_DIRECTORY = Path(".a3s") / "effect-log"

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from fanfold.contracts.agents import AgentDefinition, WorkerAgentSpec
 from fanfold.contracts.messages import TASK, ToolSpec
 from fanfold.contracts.settings import Settings
+from fanfold.delegation.builtin_agents import BUILTIN_AGENTS
+from fanfold.delegation.worker_agents import as_definition, parse_worker, worker_definition
 from fanfold.errors import UsageError
 from fanfold.protocols import Tool
-from fanfold.session.builtin_agents import BUILTIN_AGENTS
-from fanfold.session.worker_agents import as_definition, parse_worker, worker_definition
 
 MAX_REMEMBERED = 64
 

@@ -26,7 +26,7 @@ from fanfold.control.wire import (
     seen,
 )
 from fanfold.errors import ControlError
-from fanfold.session.control_request import MAX_STEER_BYTES
+from fanfold.runs.control_request import MAX_STEER_BYTES
 
 
 def waiting(call_id: str, owner: str = "s", **more: object) -> Waiting:

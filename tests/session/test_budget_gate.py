@@ -16,8 +16,8 @@ import pytest
 from fanfold.contracts.governance import BudgetAllowed, BudgetDecision, BudgetDenial, BudgetSoft
 from fanfold.contracts.messages import Usage
 from fanfold.errors import UsageError
-from fanfold.session.budget import BudgetGate
-from fanfold.session.callback_threads import MAX_LEFT_BEHIND
+from fanfold.governance.budget import BudgetGate
+from fanfold.governance.callback_threads import MAX_LEFT_BEHIND
 
 USAGE = Usage(prompt_tokens=7, completion_tokens=3, total_tokens=10, cache_read_tokens=2, cache_write_tokens=1)
 INFINITE: Any = float("inf")
@@ -509,7 +509,7 @@ def test_cancelling_the_caller_does_not_wait_for_the_callback() -> None:
 def test_a_callback_that_hangs_does_not_hang_the_exit() -> None:
     script = (
         "import asyncio, threading\n"
-        "from fanfold.session.budget import BudgetGate\n"
+        "from fanfold.governance.budget import BudgetGate\n"
         "class Guard:\n"
         "    def check_before_llm(self, session_id, estimated_tokens):\n"
         "        threading.Event().wait()\n"

@@ -24,7 +24,7 @@ from fanfold.contracts.governance import (
     Skipped,
 )
 from fanfold.errors import InvalidHookError, UsageError
-from fanfold.session.hooks import MAX_NESTED, Hooks
+from fanfold.governance.hooks import MAX_NESTED, Hooks
 
 CALL: dict[str, Any] = {"session_id": "s", "tool": "write", "args": {"file_path": "a.txt", "content": "x"}}
 EVENTS: tuple[HookEvent, ...] = get_args(HookEvent)

@@ -11,7 +11,7 @@ from fanfold import PermissionPolicy, Session, Usage
 from fanfold.contracts.facts import Compacted, ToolResulted, UserMessaged
 from fanfold.contracts.governance import BLOCKING_EVENTS
 from fanfold.errors import HookBlockedError, ProviderError, RunCancelledError, SessionClosedError
-from fanfold.session.hooks import HOOK_EVENTS
+from fanfold.governance.hooks import HOOK_EVENTS
 from fanfold.stores.memory import MemoryFactLog
 from fanfold.testing import Reply, ScriptedModel, calls, echo, run_virtually
 from fanfold.testing.scripted import newest_text

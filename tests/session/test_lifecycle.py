@@ -17,7 +17,7 @@ from fanfold.contracts.record import JsonObject
 from fanfold.errors import CorruptLogError, ParkedError, RunCancelledError, SessionClosedError, UsageError
 from fanfold.options import SessionOptions
 from fanfold.protocols import ToolScope
-from fanfold.session.stream import EventStream
+from fanfold.runs.stream import EventStream
 from fanfold.testing import Reply, ScriptedModel, calls, echo
 from tests.support.tools import RecordingTool
 

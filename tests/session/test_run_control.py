@@ -12,8 +12,8 @@ from fanfold.contracts.messages import ModelRequest
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.runs import RunControlReceipt
 from fanfold.errors import ProviderError, RunCancelledError, RunControlError, UsageError
-from fanfold.session.control_request import parse_request
-from fanfold.session.run_inbox import MAX_REMEMBERED, MAX_WAITING, RunInbox
+from fanfold.runs.control_request import parse_request
+from fanfold.runs.run_inbox import MAX_REMEMBERED, MAX_WAITING, RunInbox
 from fanfold.testing import ManualClock, Reply, ScriptedModel, as_json, calls, echo
 from fanfold.testing.scripted import Answer, newest_text
 from tests.support.running import (

@@ -20,7 +20,7 @@ from fanfold.contracts.record import JsonObject
 from fanfold.contracts.runs import SessionRetentionLimits
 from fanfold.errors import UsageError
 from fanfold.protocols import ToolScope
-from fanfold.session.run_events import MAX_JOINED_CHARS, RunEvents
+from fanfold.runs.run_events import MAX_JOINED_CHARS, RunEvents
 from fanfold.testing import ManualClock, Reply, ScriptedModel, calls, echo
 from tests.support.running import opened
 from tests.support.tools import RecordingTool

@@ -26,8 +26,8 @@ from fanfold.errors import (
     UsageError,
 )
 from fanfold.protocols import Document, ToolScope
-from fanfold.session.operations import Operations
-from fanfold.session.runs import Run, Runs
+from fanfold.runs.operations import Operations
+from fanfold.runs.runs import Run, Runs
 from fanfold.testing import ManualClock, ScriptedModel, calls, echo
 from tests.support.running import HeldTool, PacedModel, facts, keys, opened, said, turns, until
 from tests.support.tools import RecordingTool

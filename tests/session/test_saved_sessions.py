@@ -725,7 +725,12 @@ def test_saving_while_another_node_is_at_work_is_refused_and_a_lost_lease_writes
             assert len(await store.read("facts/s")) == 2
             store.is_losing = False
             await session.save_async()
+            after = await store.load("session/s")
             assert (await stored_session(store)).facts.last_seq == 4
+            store.is_losing = True
+            with pytest.raises(FencedError):  # also where there is no new fact, only the document
+                await session.save_async()
+            assert await store.load("session/s") == after
 
     asyncio.run(main())
 

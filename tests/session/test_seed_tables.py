@@ -49,14 +49,13 @@ def test_a_tag_is_a_property_of_its_session_and_none_when_not_set(tag: str, tmp_
 def test_a_tag_is_saved_and_restored_and_the_callers_value_wins(tag: str, tmp_path: Path) -> None:
     async def main() -> None:
         store = MemorySessionStore()
+        one, two = SessionOptions().merged(**{tag: "one"}), SessionOptions().merged(**{tag: "two"})
         async with await Agent.create_async(models={"a/b": ScriptedModel(echo)}) as agent:
-            async with await agent.session_async(
-                tmp_path, session_id="s", session_store=store, **{tag: "one"}
-            ) as session:
+            async with await agent.session_async(tmp_path, one, session_id="s", session_store=store) as session:
                 await session.save_async()
             async with await agent.resume_session_async("s", session_store=store) as session:
                 assert getattr(session, tag) == "one"
-            async with await agent.resume_session_async("s", session_store=store, **{tag: "two"}) as session:
+            async with await agent.resume_session_async("s", two, session_store=store) as session:
                 assert getattr(session, tag) == "two"
 
     asyncio.run(main())
@@ -149,7 +148,9 @@ DEFAULTS = {
 def test_a_retention_limit_that_is_left_out_keeps_its_default(field: str, value: int) -> None:
     others = {name: 7 for name in DEFAULTS if name != field}
     options = SessionOptions().merged(retention_limits=others)
-    assert options.retention_limits == SessionRetentionLimits(**{**others, field: value})
+    limits = options.retention_limits or SessionRetentionLimits()
+    assert {name: getattr(limits, name) for name in DEFAULTS} == {**others, field: value}
+    assert not limits.unbounded
 
 
 async def _two_runs(session: Session) -> int:

@@ -20,8 +20,8 @@ from fanfold.contracts.runs import SessionRetentionLimits
 from fanfold.errors import LifecycleError, ProviderError, RunCancelledError, SessionBusyError, UsageError
 from fanfold.portal import Portal
 from fanfold.protocols import ToolScope
-from fanfold.session.runs import Run
-from fanfold.session.stream import MAX_APART, MAX_WAITING, EventBuffer, EventStream
+from fanfold.runs.runs import Run
+from fanfold.runs.stream import MAX_APART, MAX_WAITING, EventBuffer, EventStream
 from fanfold.testing import Reply, ScriptedModel, calls, echo
 from tests.support.running import HeldTool, PacedModel, opened, said, turns
 from tests.support.tools import RecordingTool
@@ -55,7 +55,9 @@ def test_a_text_turn_tells_each_thing_once_and_in_order(tmp_path: Path) -> None:
 def test_whoever_hears_the_last_event_finds_the_session_free(tmp_path: Path, answer: Any) -> None:
     async def main() -> None:
         async with opened(tmp_path, ScriptedModel([answer, "next"])) as session:
+            heard: list[str] = []
             async for item in await session.stream_async("go"):
+                heard.append(item.type)
                 if item.type in ("agent_end", "error"):
                     current = session.current_run()
                     assert current is not None
@@ -64,6 +66,7 @@ def test_whoever_hears_the_last_event_finds_the_session_free(tmp_path: Path, ans
                 else:
                     with pytest.raises(SessionBusyError):
                         await session.send_async("too early")
+            assert heard[-1] == ("error" if isinstance(answer, Exception) else "agent_end")
 
     asyncio.run(main())
 

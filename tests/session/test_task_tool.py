@@ -15,15 +15,15 @@ from fanfold.contracts.messages import ToolOutput
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.runs import SessionRetentionLimits
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, SourceAnchor, StepOutcome, child_session_id, failed
+from fanfold.delegation.builtin_agents import BUILTIN_AGENTS
+from fanfold.delegation.task_report import CONTEXT_BYTES, shown
+from fanfold.delegation.task_tool import TaskTool
+from fanfold.delegation.tracker import Tracker
 from fanfold.env import HostEnv, SequentialIds
 from fanfold.errors import SessionClosedError
 from fanfold.kernel.schema import compile_schema
 from fanfold.orchestration.control import FanOutControl
 from fanfold.protocols import AgentExecutor, EventSink, ToolScope
-from fanfold.session.builtin_agents import BUILTIN_AGENTS
-from fanfold.session.task_report import CONTEXT_BYTES, shown
-from fanfold.session.task_tool import TaskTool
-from fanfold.session.tracker import Tracker
 from fanfold.testing import ManualClock, Reply, ScriptedModel, echo
 from fanfold.testing.virtual_loop import run_virtually
 from fanfold.tools.artifacts import keep_text

@@ -6,7 +6,7 @@ from fanfold.contracts.events import AgentEvent, event
 from fanfold.contracts.runs import SessionRetentionLimits
 from fanfold.contracts.steps import CANCELLED
 from fanfold.contracts.tasks import SubagentTask
-from fanfold.session.tracker import MAX_PROGRESS, ORPHANED, Tracker
+from fanfold.delegation.tracker import MAX_PROGRESS, ORPHANED, Tracker
 from fanfold.testing import ManualClock
 
 START_MS = 1_000

@@ -7,11 +7,11 @@ import pytest
 from fanfold.contracts.agents import AgentDefinition, WorkerAgentSpec, WorkerKind
 from fanfold.contracts.messages import ToolSpec
 from fanfold.contracts.policy import PermissionPolicy
+from fanfold.delegation.builtin_agents import ALIASES, BUILTIN_AGENTS, find_agent
+from fanfold.delegation.worker_agents import as_definition, parse_worker, worker_definition
 from fanfold.errors import ConfigError
 from fanfold.kernel.permissions import decide_permission, visible_tools
 from fanfold.kernel.worker_kinds import parse_kind
-from fanfold.session.builtin_agents import ALIASES, BUILTIN_AGENTS, find_agent
-from fanfold.session.worker_agents import as_definition, parse_worker, worker_definition
 
 
 def tool(name: str, *, is_read_only: bool = False) -> ToolSpec:

@@ -10,7 +10,7 @@ from fanfold import Agent, AgentEvent, HostEnv, SequentialIds, Session
 from fanfold.contracts.codec import decode_fact
 from fanfold.contracts.facts import Fact
 from fanfold.protocols import ModelClient, Tool
-from fanfold.session.stream import EventStream
+from fanfold.runs.stream import EventStream
 
 
 @asynccontextmanager

@@ -12,11 +12,11 @@ from fanfold.cli.named_input import read_text
 from fanfold.cli.opening import require_role
 from fanfold.contracts.codec import decode_json
 from fanfold.contracts.record import JsonObject
+from fanfold.delegation.builtin_agents import find_agent
 from fanfold.errors import InvalidSpecError, UsageError
 from fanfold.kernel.schema import compile_schema
 from fanfold.orchestration import template
 from fanfold.orchestration.mapping import PREVIOUS, MapStep
-from fanfold.session.builtin_agents import find_agent
 
 DEFAULT_AGENT = "answer"
 _LONGEST_KEY = 60

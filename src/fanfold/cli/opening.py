@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from fanfold.agent import Agent
 from fanfold.config.model_reference import find_model
 from fanfold.contracts.policy import PermissionPolicy
+from fanfold.delegation.builtin_agents import BUILTIN_AGENTS, find_agent
 from fanfold.errors import ConfigError, UsageError
 from fanfold.kernel.permissions import parse_rule
 from fanfold.nearest import did_you_mean
 from fanfold.options import SessionOptions
-from fanfold.session.builtin_agents import BUILTIN_AGENTS, find_agent
 from fanfold.session.session import Session
 from fanfold.stores.file_store import FileSessionStore
 

@@ -24,8 +24,8 @@ from fanfold.contracts.events import AgentResult
 from fanfold.env import UuidIds
 from fanfold.errors import ParkedError, RunError, UsageError
 from fanfold.options import SessionOptions
+from fanfold.runs.stream import EventStream
 from fanfold.session.session import Session
-from fanfold.session.stream import EventStream
 
 _BROKEN = {
     "incomplete": "the model's answer broke off before its end",

@@ -11,29 +11,29 @@ from fanfold.contracts.agents import AgentDefinition
 from fanfold.contracts.policy import PermissionPolicy
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.runs import SessionRetentionLimits
+from fanfold.delegation.task_tool import TaskTool
+from fanfold.delegation.tracker import Tracker
 from fanfold.env import HostEnv
+from fanfold.governance.budget import BudgetGate
+from fanfold.governance.hooks import Hooks
 from fanfold.options import BUDGET_GUARD_TIMEOUT_MS, SessionOptions
 from fanfold.orchestration.control import FanOutControl
 from fanfold.portal import Portal
 from fanfold.protocols import FactLog, Tool, ToolServer
-from fanfold.session.budget import BudgetGate
+from fanfold.runs.operations import Operations
+from fanfold.runs.run_control import RunControls
+from fanfold.runs.runs import Runs
 from fanfold.session.child import TaskExecutor
 from fanfold.session.conversation import Conversation
-from fanfold.session.hooks import Hooks
 from fanfold.session.hosted import ConnectServer, ReadAgents
 from fanfold.session.inbox import Inbox
 from fanfold.session.limiter import Limiter
-from fanfold.session.operations import Operations
 from fanfold.session.prompting import Prompting
-from fanfold.session.run_control import RunControls
-from fanfold.session.runs import Runs
 from fanfold.session.saved_session import SavedConversation
 from fanfold.session.saving import SessionSaves
 from fanfold.session.session import Session
 from fanfold.session.setup import Composer, ResolveModel
-from fanfold.session.task_tool import TaskTool
 from fanfold.session.toolbox import Toolbox
-from fanfold.session.tracker import Tracker
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):

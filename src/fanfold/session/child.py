@@ -17,9 +17,13 @@ from fanfold.contracts.events import AgentEvent, event
 from fanfold.contracts.facts import Fact
 from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.steps import CANCELLED, SCHEMA_MISMATCH, AgentStepSpec, StepOutcome, child_session_id, failed
+from fanfold.delegation.builtin_agents import find_agent
+from fanfold.delegation.tracker import Tracker
 from fanfold.env import HostEnv
 from fanfold.errors import FanfoldError
 from fanfold.foreign import described
+from fanfold.governance.budget import BudgetGate
+from fanfold.governance.hooks import Hooks
 from fanfold.kernel.fold import fold
 from fanfold.kernel.schema import OutputSchema, compile_schema
 from fanfold.kernel.state import SessionState
@@ -27,17 +31,13 @@ from fanfold.kernel.structured import Extraction, answer_contract, extract, fail
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.orchestration.spent import Spent, carry_spent, spent_by
 from fanfold.protocols import AgentExecutor, EventSink, FactLog, StepFacts
-from fanfold.session.budget import BudgetGate
-from fanfold.session.builtin_agents import find_agent
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects
-from fanfold.session.hooks import Hooks
 from fanfold.session.inbox import Inbox
 from fanfold.session.keeper import Keeper
 from fanfold.session.limiter import Limiter, Slot
 from fanfold.session.setup import AgentSetup
 from fanfold.session.surroundings import Surroundings
-from fanfold.session.tracker import Tracker
 
 REPAIR_ROUNDS = 2
 UNKNOWN_AGENT, NO_ANSWER = "UNKNOWN_AGENT", "NO_ANSWER"

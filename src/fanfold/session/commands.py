@@ -16,10 +16,10 @@ import msgspec
 from fanfold.contracts.record import JsonObject, Record
 from fanfold.errors import UsageError
 from fanfold.foreign import call_foreign
+from fanfold.governance.callback_threads import CallbackThreads, NoAnswer, has_raised, is_async
 from fanfold.kernel.plain_text import plain
 from fanfold.nearest import did_you_mean
 from fanfold.protocols import ToolServer
-from fanfold.session.callback_threads import CallbackThreads, NoAnswer, has_raised, is_async
 
 NAME = r"[a-z][a-z0-9_-]{0,63}"
 _COMMAND = re.compile(rf"(?s)/({NAME})(?:\s+(.*))?")

@@ -23,19 +23,19 @@ from fanfold.errors import (
     RunCancelledError,
 )
 from fanfold.foreign import stop_if_cancelled, tolerant
+from fanfold.governance.budget import BudgetGate
+from fanfold.governance.hooks import Hooks
 from fanfold.kernel.fold import fold
 from fanfold.kernel.state import EMPTY, SessionState
 from fanfold.options import SessionOptions
 from fanfold.portal import complete
 from fanfold.protocols import EventSink, FactLog, HeldThread
-from fanfold.session.budget import BudgetGate
+from fanfold.runs.operations import Operations
+from fanfold.runs.runs import INTERRUPTED, Run, Runs
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects
-from fanfold.session.hooks import Hooks
 from fanfold.session.inbox import Inbox
-from fanfold.session.operations import Operations
 from fanfold.session.run_watch import RunWatch
-from fanfold.session.runs import INTERRUPTED, Run, Runs
 from fanfold.session.saved_session import SavedConversation
 from fanfold.session.saving import take_up
 from fanfold.session.setup import Composer

@@ -27,9 +27,9 @@ from fanfold.kernel.plain_text import is_plain
 from fanfold.kernel.state import SessionState
 from fanfold.portal import complete
 from fanfold.protocols import HeldThread
-from fanfold.session.control_request import ControlRequest
+from fanfold.runs.control_request import ControlRequest
+from fanfold.runs.run_inbox import RunInbox
 from fanfold.session.effects import Effects
-from fanfold.session.run_inbox import RunInbox
 from fanfold.session.setup import AgentSetup
 
 

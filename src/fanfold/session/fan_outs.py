@@ -23,9 +23,9 @@ from fanfold.orchestration.specs import SpecLike, parse_specs
 from fanfold.orchestration.workflow import Workflow
 from fanfold.portal import Portal, blocking, on_loop
 from fanfold.protocols import AgentExecutor, EventSink, SessionStore
+from fanfold.runs.operations import Operations
 from fanfold.session.child import TaskExecutor
 from fanfold.session.closing import close_all
-from fanfold.session.operations import Operations
 
 
 class FanOuts:

@@ -11,18 +11,18 @@ from fanfold.contracts.facts import RecordedCall
 from fanfold.contracts.governance import HookConfig, HookMatcher
 from fanfold.contracts.messages import TASK, ToolResult
 from fanfold.contracts.record import JsonObject
+from fanfold.delegation.worker_agents import parse_worker, worker_definition
 from fanfold.errors import ToolError, UsageError
+from fanfold.governance.budget import BudgetGate
+from fanfold.governance.hooks import Hooks
 from fanfold.options import BUDGET_GUARD_TIMEOUT_MS
 from fanfold.portal import blocking, on_loop
 from fanfold.protocols import EventSink, HookHandler, ToolServer
-from fanfold.session.budget import BudgetGate
 from fanfold.session.builtin_commands import builtin_commands
 from fanfold.session.commands import CommandHandler, CommandInfo, CommandRegistry
-from fanfold.session.hooks import Hooks
 from fanfold.session.setup import Composer
 from fanfold.session.toolbox import Toolbox
 from fanfold.session.watched import Watched
-from fanfold.session.worker_agents import parse_worker, worker_definition
 
 ConnectServer = Callable[[Mapping[str, Any]], Awaitable[ToolServer]]
 """Starts an MCP server from what `add_mcp` was given."""

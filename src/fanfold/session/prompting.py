@@ -11,6 +11,7 @@ from fanfold.contracts.events import AgentResult, VerificationReport, Verificati
 from fanfold.contracts.facts import Compacted, NewFact
 from fanfold.contracts.messages import NO_USAGE, Attachment
 from fanfold.contracts.record import JsonObject
+from fanfold.delegation.builtin_agents import ALIASES
 from fanfold.errors import BudgetExhaustedError, HookBlockedError, UsageError
 from fanfold.kernel.delegation import plan_delegation
 from fanfold.kernel.goals import Goal, Judgement
@@ -19,12 +20,11 @@ from fanfold.kernel.state import SessionState
 from fanfold.kernel.transcript import as_plain_text, excerpt, messages_to_keep
 from fanfold.options import AutoDelegation, SessionOptions
 from fanfold.portal import complete
-from fanfold.session.builtin_agents import ALIASES
+from fanfold.runs.runs import Run
 from fanfold.session.conversation import Begin, RunScope
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects
 from fanfold.session.planner import Planner
-from fanfold.session.runs import Run
 
 CLEARED = "(The conversation was cleared.)"
 """What stands in the log for the answer to a prompt that was unfinished then."""

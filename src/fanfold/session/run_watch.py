@@ -13,8 +13,8 @@ from fanfold.contracts.facts import (
 )
 from fanfold.kernel.state import SessionState
 from fanfold.protocols import HeldThread
+from fanfold.runs.runs import Run
 from fanfold.session.effects import Effects
-from fanfold.session.runs import Run
 from fanfold.session.saved_session import SavedConversation
 
 

@@ -23,15 +23,15 @@ from fanfold.contracts.saved import (
     SavedSession,
     SavedTags,
 )
+from fanfold.delegation.tracker import Tracker
 from fanfold.env import HostEnv
 from fanfold.errors import CheckpointNotFoundError, SessionNotFoundError
 from fanfold.foreign import call_foreign, described, logger
 from fanfold.kernel.state import SessionState
 from fanfold.options import SessionOptions
 from fanfold.protocols import HeldThread
-from fanfold.session.runs import Run, Runs
+from fanfold.runs.runs import Run, Runs
 from fanfold.session.saving import SessionSaves
-from fanfold.session.tracker import Tracker
 
 NOT_SAVED = frozenset(
     {

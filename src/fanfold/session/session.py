@@ -16,6 +16,8 @@ from fanfold.kernel.transcript import as_history
 from fanfold.options import SessionOptions
 from fanfold.portal import blocking, on_loop
 from fanfold.protocols import EventSink, ToolServer
+from fanfold.runs.runs import Run
+from fanfold.runs.stream import EventBuffer, EventStream
 from fanfold.session.closing import Closing, close_all
 from fanfold.session.commands import CommandContext
 from fanfold.session.conversation import Begin, RunScope
@@ -23,9 +25,7 @@ from fanfold.session.hosted import Hosted
 from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, PendingQuestion, is_question, question_of
 from fanfold.session.people import answer_fact, confirmation_fact
 from fanfold.session.prompting import answered, clear, compact
-from fanfold.session.runs import Run
 from fanfold.session.setup import Composer
-from fanfold.session.stream import EventBuffer, EventStream
 from fanfold.session.toolbox import Toolbox
 
 END_HOOK_MS = 5_000

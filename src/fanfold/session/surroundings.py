@@ -21,10 +21,10 @@ from fanfold.contracts.record import JsonObject, own_copy
 from fanfold.env import HostEnv
 from fanfold.errors import HookBlockedError
 from fanfold.foreign import tolerant
+from fanfold.governance.budget import BudgetGate
+from fanfold.governance.hooks import Hooks
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.protocols import EventSink
-from fanfold.session.budget import BudgetGate
-from fanfold.session.hooks import Hooks
 from fanfold.session.inbox import Inbox
 from fanfold.session.limiter import Slot
 

@@ -7,19 +7,19 @@ from typing import Any
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.runs import RunControlReceipt, RunControlSnapshot, RunEventPage, RunSnapshot, SpawnedRun
 from fanfold.contracts.tasks import SubagentTask
+from fanfold.delegation.tracker import Tracker
 from fanfold.errors import MissingStoreError, UsageError
 from fanfold.kernel.plain_text import is_plain
 from fanfold.portal import blocking, on_loop
-from fanfold.session.control_request import MAX_ID_BYTES, ControlRequest, parse_request
+from fanfold.runs.control_request import MAX_ID_BYTES, ControlRequest, parse_request
+from fanfold.runs.run_control import RunControls
+from fanfold.runs.run_events import MAX_PAGE
+from fanfold.runs.run_inbox import RunInbox
+from fanfold.runs.runs import Run, Runs
 from fanfold.session.conversation import Conversation
 from fanfold.session.fan_outs import FanOuts
 from fanfold.session.prompting import Prompting
-from fanfold.session.run_control import RunControls
-from fanfold.session.run_events import MAX_PAGE
-from fanfold.session.run_inbox import RunInbox
-from fanfold.session.runs import Run, Runs
 from fanfold.session.saved_session import SavedConversation
-from fanfold.session.tracker import Tracker
 
 
 class Watched(FanOuts):

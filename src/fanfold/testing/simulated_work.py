@@ -22,18 +22,18 @@ from fanfold.contracts.policy import PermissionPolicy
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.runs import SessionRetentionLimits
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome, failed
+from fanfold.delegation.tracker import Tracker
 from fanfold.env import HostEnv
 from fanfold.errors import ProviderError
+from fanfold.governance.budget import BudgetGate
+from fanfold.governance.hooks import Hooks
 from fanfold.kernel.decide import Limits
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.protocols import AgentExecutor, EventSink, ToolScope
-from fanfold.session.budget import BudgetGate
 from fanfold.session.child import TaskExecutor
-from fanfold.session.hooks import Hooks
 from fanfold.session.inbox import Inbox
 from fanfold.session.limiter import Limiter
 from fanfold.session.setup import AgentSetup
-from fanfold.session.tracker import Tracker
 from fanfold.stores.memory import MemoryFactLog
 from fanfold.testing.scripted import Reply, ScriptedModel
 from fanfold.testing.simulated_world import SimulatedStep, SimulatedWorld

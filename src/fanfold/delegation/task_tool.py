@@ -13,18 +13,18 @@ from fanfold.contracts.agents import AgentDefinition
 from fanfold.contracts.messages import ToolOutput, ToolSpec
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
+from fanfold.delegation.builtin_agents import find_agent
+from fanfold.delegation.task_call import TaskCall, until_done
+from fanfold.delegation.task_events import TaskEvents
+from fanfold.delegation.task_report import Verdict, is_long, refused, report
+from fanfold.delegation.task_request import InvalidTaskError, TaskRequest, parse_request, task_spec
+from fanfold.delegation.tracker import Tracker
 from fanfold.env import HostEnv
 from fanfold.errors import RunCancelledError
 from fanfold.kernel.plain_text import plain
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.runner import StepRunner
 from fanfold.protocols import AgentExecutor, EventSink, ToolScope
-from fanfold.session.builtin_agents import find_agent
-from fanfold.session.task_call import TaskCall, until_done
-from fanfold.session.task_events import TaskEvents
-from fanfold.session.task_report import Verdict, is_long, refused, report
-from fanfold.session.task_request import InvalidTaskError, TaskRequest, parse_request, task_spec
-from fanfold.session.tracker import Tracker
 
 _DESCRIPTION_CHARACTERS = 300
 

@@ -24,12 +24,12 @@ from fanfold.contracts.governance import (
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import InvalidHookError
 from fanfold.foreign import call_foreign
+from fanfold.governance.callback_threads import CallbackThreads, NoAnswer, drop, has_raised, is_async, timed_out
 from fanfold.kernel.hook_answer import MalformedAnswer, read_answer
 from fanfold.kernel.hook_match import is_heard
 from fanfold.kernel.permissions import normal_path
 from fanfold.kernel.plain_text import plain
 from fanfold.protocols import HookHandler
-from fanfold.session.callback_threads import CallbackThreads, NoAnswer, drop, has_raised, is_async, timed_out
 
 S = TypeVar("S", HookMatcher, HookConfig)
 logger = logging.getLogger("fanfold")

@@ -2,10 +2,10 @@
 
 from fanfold.contracts.events import AgentEvent, event
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id
+from fanfold.delegation.tracker import Tracker
 from fanfold.env import Clock
 from fanfold.errors import RunCancelledError
 from fanfold.protocols import EventSink
-from fanfold.session.tracker import Tracker
 
 
 class TaskEvents:

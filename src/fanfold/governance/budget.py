@@ -12,9 +12,9 @@ from fanfold.contracts.governance import BudgetAllowed, BudgetDecision, BudgetDe
 from fanfold.contracts.messages import Usage
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import UsageError
+from fanfold.governance.callback_threads import CallbackThreads, NoAnswer, drop, has_raised
 from fanfold.kernel.plain_text import plain
 from fanfold.options import BUDGET_GUARD_TIMEOUT_MS
-from fanfold.session.callback_threads import CallbackThreads, NoAnswer, drop, has_raised
 
 logger = logging.getLogger("fanfold")
 

@@ -14,9 +14,9 @@ from fanfold.errors import FanfoldError, InternalError, RunCancelledError, RunId
 from fanfold.foreign import logger
 from fanfold.kernel.plain_text import plain
 from fanfold.protocols import EventSink
-from fanfold.session.operations import cancel_once
-from fanfold.session.run_events import RunEvents, is_sound
-from fanfold.session.run_inbox import RunInbox
+from fanfold.runs.operations import cancel_once
+from fanfold.runs.run_events import RunEvents, is_sound
+from fanfold.runs.run_inbox import RunInbox
 
 INTERRUPTED = "(Response interrupted by the user.)"
 """What stands in the transcript for the answer that somebody stopped."""

@@ -7,13 +7,13 @@ from functools import partial
 from msgspec.structs import replace
 
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome, failed
+from fanfold.delegation.task_events import TaskEvents
 from fanfold.errors import RunCancelledError
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.fanout import fan_out
 from fanfold.orchestration.runner import StepRunner
 from fanfold.portal import start_kept
 from fanfold.protocols import AgentExecutor
-from fanfold.session.task_events import TaskEvents
 
 SETTLE_MS = 500
 """How long children that were told to stop may take, before the call leaves them behind."""

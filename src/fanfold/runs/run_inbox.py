@@ -12,7 +12,7 @@ from fanfold.contracts.runs import RunControlFault, RunControlReceipt, RunContro
 from fanfold.env import HostEnv
 from fanfold.errors import RunControlError
 from fanfold.protocols import EventSink
-from fanfold.session.control_request import ControlRequest, Operation
+from fanfold.runs.control_request import ControlRequest, Operation
 
 MAX_WAITING = 64
 """Steers of one run. An interrupt finds room always: a run must not be unstoppable for being talked to."""

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from fanfold.contracts.agents import AgentDefinition, WorkerAgentSpec, WorkerKind
 from fanfold.contracts.policy import PermissionPolicy
+from fanfold.delegation.builtin_agents import BUILTIN_AGENTS
 from fanfold.errors import ConfigError
 from fanfold.kernel.worker_kinds import parse_kind
 from fanfold.nearest import did_you_mean
-from fanfold.session.builtin_agents import BUILTIN_AGENTS
 
 WorkerLike = WorkerAgentSpec | Mapping[str, Any]
 

@@ -12,8 +12,8 @@ from fanfold.contracts.events import AgentEvent, AgentResult, event
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import LifecycleError, RunCancelledError
 from fanfold.portal import Portal
-from fanfold.session.operations import cancel_once
-from fanfold.session.runs import Run
+from fanfold.runs.operations import cancel_once
+from fanfold.runs.runs import Run
 
 MAX_APART = 1_024
 """Beyond so many waiting events the pieces of one text are joined."""

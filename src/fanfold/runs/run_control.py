@@ -10,9 +10,9 @@ from fanfold.contracts.governance import Blocked, RetryLater, Skipped
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.runs import RunControlReceipt
 from fanfold.errors import RunControlError
-from fanfold.session.control_request import ControlRequest
-from fanfold.session.hooks import Hooks
-from fanfold.session.run_inbox import RunInbox, closed, no_active_run
+from fanfold.governance.hooks import Hooks
+from fanfold.runs.control_request import ControlRequest
+from fanfold.runs.run_inbox import RunInbox, closed, no_active_run
 
 
 class RunControls:
