@@ -145,6 +145,11 @@ class HeldThread(Protocol):
         """
         ...
 
+    @property
+    def torn_tail(self) -> str | None:
+        """Where the torn end of the log was put, when taking the thread had to cut one off."""
+        ...
+
     async def read(self, after_seq: int = 0) -> Sequence[Fact]: ...
 
     async def append(self, facts: Sequence[NewFact]) -> Sequence[Fact]:

@@ -655,3 +655,21 @@ def test_the_same_environment_writes_the_same_bytes(tmp_path: Path) -> None:
 def test_a_host_tool_fits_the_seam() -> None:
     tools: Mapping[str, Tool] = {"look": RecordingTool("look")}
     assert tools["look"].spec.name == "look"
+
+
+def test_a_torn_log_is_repaired_and_the_next_run_tells_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, ScriptedModel(["one"])) as session:
+            await session.send_async("first")
+        path = tmp_path / ".a3s" / "effect-log" / "s.jsonl"
+        with path.open("ab") as file:
+            file.write(b'{"seq":3,"ty')
+        async with opened(tmp_path, ScriptedModel(["two", "three"])) as session:
+            result = await session.send_async("second")
+            told = [each for each in await session.run_events_async(result.run_id) if each.type == "log_repaired"]
+            assert [each.payload["kept_in"] for each in told] == [f"{path}.torn-1"]
+            later = await session.send_async("third")
+            assert "log_repaired" not in [each.type for each in await session.run_events_async(later.run_id)]
+
+    asyncio.run(main())
+    assert "the torn end of its log was put into" in caplog.text

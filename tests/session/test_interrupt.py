@@ -383,6 +383,10 @@ class GatedThread:
     def lineage(self) -> object:
         return self._held.lineage
 
+    @property
+    def torn_tail(self) -> str | None:
+        return self._held.torn_tail
+
     async def read(self, after_seq: int = 0) -> Sequence[Fact]:
         return await self._held.read(after_seq)
 

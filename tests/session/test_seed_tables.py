@@ -169,10 +169,17 @@ async def _children_kept(session: Session) -> int:
     return len(session.subagent_tasks())
 
 
+async def _earlier_events_kept(session: Session) -> int:
+    first = (await session.send_async("one")).run_id
+    await session.send_async("two")
+    return len(await session.run_events_async(first))
+
+
 KEPT: dict[str, tuple[int, Callable[[Session], Any]]] = {
     "max_runs_retained": (1, _two_runs),
     "max_events_per_run": (2, _events_kept),
     "max_event_bytes_per_run": (0, _events_kept),
+    "max_trace_events": (1, _earlier_events_kept),
     "max_terminal_subagent_tasks": (2, _children_kept),
 }
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from fanfold.contracts.codec import encode_fact
 from fanfold.contracts.facts import Fact
-from fanfold.stores.jsonl import JsonlFactLog, OnRepair
+from fanfold.stores.jsonl import JsonlFactLog
 from fanfold.testing.conformance import read_all, said
 
 T = TypeVar("T")
@@ -31,9 +31,9 @@ def write_log(directory: Path, lines: Sequence[bytes], thread: str = "t") -> Pat
     return path
 
 
-async def facts_in(directory: Path, thread: str = "t", on_repair: OnRepair | None = None) -> Sequence[Fact]:
+async def facts_in(directory: Path, thread: str = "t") -> Sequence[Fact]:
     """What a fresh log object reads."""
-    log = JsonlFactLog(directory, on_repair)
+    log = JsonlFactLog(directory)
     try:
         return await read_all(log, thread)
     finally:

@@ -36,14 +36,16 @@ def test_a_torn_tail_of_any_length_is_set_aside_and_the_log_goes_on(tmp_path: Pa
     good, last = lines_of(2), lines_of(1, first=3)[0]
 
     async def scenario(directory: Path, cut: int) -> None:
-        heard: list[tuple[str, Path, int]] = []
-        log = JsonlFactLog(directory, lambda *heard_of: heard.append(heard_of))
+        log = JsonlFactLog(directory)
         thread = await log.hold("t")
         assert thread.last_seq == 2
-        assert heard == [("t", directory / "t.jsonl.torn-1", cut)]
-        assert heard[0][1].read_bytes() == last[:cut]
+        assert thread.torn_tail == str(directory / "t.jsonl.torn-1")
+        assert Path(thread.torn_tail).read_bytes() == last[:cut]
         await thread.append([said("key-3")])
         await thread.release()
+        again = await log.hold("t")
+        assert again.torn_tail is None
+        await again.release()
         await log.close()
         assert (directory / "t.jsonl").read_bytes() == b"".join([*good, last])
 

@@ -31,6 +31,7 @@ EVENT_TYPES: tuple[str, ...] = (
     "auto_compact",
     "context_compacted",
     "run_control_applied",
+    "log_repaired",
     "persistence_failed",
     "events_left_out",
     "agent_end",

@@ -93,6 +93,7 @@ class SessionRetentionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_u
     max_events_per_run: Annotated[int, Meta(ge=0)] = 2_048
     max_event_bytes_per_run: Annotated[int, Meta(ge=0)] = 8 * 1024 * 1024
     max_trace_events: Annotated[int, Meta(ge=0)] = 8_192
+    """Of all runs together, when a new one begins."""
     max_terminal_subagent_tasks: Annotated[int, Meta(ge=0)] = 512
     unbounded: bool = False
     """True: none of the limits holds."""

@@ -66,6 +66,15 @@ class RunEvents:
         if listener is not None:
             listener(told)
 
+    def __len__(self) -> int:
+        """Events that are kept."""
+        return len(self._kept)
+
+    def drop(self, number: int) -> None:
+        """Keep the oldest `number` of them no longer."""
+        for _ in range(min(number, len(self._kept))):
+            self._bytes -= len(self._kept.popleft())
+
     @property
     def updated_ms(self) -> int:
         """Of the last event."""

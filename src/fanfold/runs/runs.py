@@ -265,9 +265,17 @@ class Runs:
         self.current = self.current or next(reversed(self._runs.values()), None)
 
     def _add(self, run: Run) -> None:
+        """Also make room: for the run among the runs, and for its events among all events (`max_trace_events`)."""
         self._runs[run.id] = run
         if self._limits.unbounded:
             return
+        too_many = sum(len(each.events) for each in self._runs.values()) - self._limits.max_trace_events
+        for each in self._runs.values():
+            if too_many <= 0:
+                break
+            kept = len(each.events)
+            each.events.drop(too_many)
+            too_many -= kept
         for each in list(self._runs.values()):
             if len(self._runs) <= self._limits.max_runs_retained:
                 return

@@ -22,7 +22,7 @@ from fanfold.errors import (
     ParkedError,
     RunCancelledError,
 )
-from fanfold.foreign import stop_if_cancelled, tolerant
+from fanfold.foreign import logger, stop_if_cancelled, tolerant
 from fanfold.governance.budget import BudgetGate
 from fanfold.governance.hooks import Hooks
 from fanfold.kernel.fold import fold
@@ -92,6 +92,8 @@ class Conversation:
         self._lineage: object = None
         self._memo: dict[str, Any] = {}
         self._beside = UsageSum()
+        self._torn_tail: str | None = None
+        """That was cut off, and of which no run has told yet."""
         self._is_greeted = False
         self._owner: Callable[[], object] = object
         self.state: SessionState = EMPTY
@@ -164,6 +166,9 @@ class Conversation:
             run.has_thread()
             await self._greet(scope.effects)
             run.emit(event("agent_start", prompt=run.prompt, run_id=run.id))
+            if self._torn_tail is not None:
+                run.emit(event("log_repaired", session_id=self.session_id, kept_in=self._torn_tail))
+                self._torn_tail = None
             result = await begin(scope)
             if result is None:
                 await scope.driver.drive()
@@ -319,14 +324,6 @@ class Conversation:
                 self._beside.add(usage - fold(facts).session_usage)
                 await self._catch_up(held)
 
-    async def change(self, make: Callable[[SessionState, int], Awaitable[NewFact | None]]) -> bool:
-        """Append the fact that `make` gives for the state and the log's length, outside of any run."""
-        async with self._held() as held:
-            fact = await make(self.state, held.last_seq)
-            if fact is not None:
-                self.state = fold(await held.append([fact]), self.state)
-            return fact is not None
-
     async def save(self) -> None:
         """Raises AlreadyActiveError, StorageError."""
         if self._saved is not None:
@@ -338,6 +335,9 @@ class Conversation:
         """The thread for one operation, with everything in it folded."""
         held = await self._log.hold(self.session_id)
         try:
+            if held.torn_tail is not None:
+                self._torn_tail = held.torn_tail
+                logger.warning("session %s: the torn end of its log was put into %s", self.session_id, held.torn_tail)
             await self._catch_up(held)
             yield held
         finally:

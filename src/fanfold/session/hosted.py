@@ -105,7 +105,7 @@ class Hosted(Watched):
     def register_agent_dir(self, path: str | os.PathLike[str]) -> int:
         """Know the agents that are defined in a folder; how many there are."""
         self._operations.require(is_exclusive=False)
-        if not isinstance(path, str | os.PathLike):
+        if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"path must be that of a folder with agent definitions, got {path!r}")
         found = self._read_agents(str(path))
         self._agents.update(found)

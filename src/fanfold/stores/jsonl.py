@@ -32,9 +32,6 @@ from fanfold.stores.thread_name import file_name, thread_of
 
 T = TypeVar("T")
 
-OnRepair = Callable[[str, Path, int], None]
-"""Hears of a torn tail: the thread, the file that keeps it now, and how many bytes it was."""
-
 _POLL_SECONDS = 0.01
 _INLINE_BYTES = 64 * 1024
 """More than this is read in a worker thread; less takes about a millisecond."""
@@ -58,9 +55,8 @@ class _Remembered:
 class JsonlFactLog:
     """Used from one event loop; any number of processes may share the directory."""
 
-    def __init__(self, directory: Path, on_repair: OnRepair | None = None) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._on_repair = on_repair
         self._journal = CommitJournal(directory)
         self._commits = GroupCommit(self._commit_of)
         self._remembered: dict[str, _Remembered] = {}
@@ -77,11 +73,11 @@ class JsonlFactLog:
             await in_worker(lambda: make_directory(self._directory))
         file = await _lock(thread, path, wait_seconds)
         try:
-            index, facts = await self._know(thread, file)
+            index, facts, torn_tail = await self._know(thread, file)
         except BaseException:
             file.close()
             raise
-        return JsonlThread(self, thread, file, index, facts)
+        return JsonlThread(self, thread, file, index, facts, torn_tail)
 
     async def threads(self) -> Sequence[str]:
         return await in_worker(lambda: _threads_in(self._directory))
@@ -115,30 +111,24 @@ class JsonlFactLog:
                 await in_worker(lambda: recover(self._directory))
             self._is_recovered = True
 
-    async def _know(self, thread: str, file: LineFile) -> tuple[ThreadIndex, list[Fact]]:
-        """The index of the whole file, and those facts that had to be read for it."""
+    async def _know(self, thread: str, file: LineFile) -> tuple[ThreadIndex, list[Fact], Path | None]:
+        """The index of the whole file, those facts that had to be read for it, and where its torn tail is now."""
         stamp = file.stamp()
         known = self._remembered.pop(thread, None)
         index, facts, fault = ThreadIndex(), list[Fact](), None
         if known is not None and known.is_beginning_of(file, stamp):
             index = known.index
             if index.size == stamp.size:
-                return index, []
+                return index, [], None
             facts, fault = await _read_on(file, index)
         if not facts:  # never read, or what follows does not fit what is known: begin anew
             index = ThreadIndex()
             facts, fault = await _read_on(file, index)
-        if fault is not None:
-            self._cut_torn_tail(thread, file, index, fault)
-        return index, facts
-
-    def _cut_torn_tail(self, thread: str, file: LineFile, index: ThreadIndex, fault: Fault) -> None:
+        if fault is None:
+            return index, facts, None
         if not fault.is_torn:
             raise CorruptLogError(thread=thread, line=index.last_seq + 1, reason=fault.reason)
-        length = file.size - fault.start
-        kept_in = file.cut(fault.start)
-        if self._on_repair is not None:
-            self._on_repair(thread, kept_in, length)
+        return index, facts, file.cut(fault.start)
 
     def _commit_of(self, batch: Sequence[tuple[LineFile, bytes]]) -> Callable[[], None]:
         new = next((file for file, _ in batch if file.is_new), None)
@@ -157,8 +147,17 @@ class JsonlFactLog:
 class JsonlThread:
     """A held thread. Appends of several tasks to it go one after the other."""
 
-    def __init__(self, log: JsonlFactLog, name: str, file: LineFile, index: ThreadIndex, decoded: list[Fact]) -> None:
+    def __init__(
+        self,
+        log: JsonlFactLog,
+        name: str,
+        file: LineFile,
+        index: ThreadIndex,
+        decoded: list[Fact],
+        torn_tail: Path | None,
+    ) -> None:
         self._log = log
+        self._torn_tail = torn_tail
         self._name = name
         self._file = file
         self._index = index
@@ -174,6 +173,10 @@ class JsonlThread:
     @property
     def lineage(self) -> object:
         return self._index
+
+    @property
+    def torn_tail(self) -> str | None:
+        return None if self._torn_tail is None else str(self._torn_tail)
 
     async def read(self, after_seq: int = 0) -> Sequence[Fact]:
         async with self._turn:

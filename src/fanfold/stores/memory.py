@@ -66,6 +66,10 @@ class HeldMemoryThread:
     def lineage(self) -> object:
         return self._thread.facts
 
+    @property
+    def torn_tail(self) -> None:
+        return None  # what is in memory is whole, or gone
+
     async def read(self, after_seq: int = 0) -> Sequence[Fact]:
         return self._thread.facts[after_seq:]
 

@@ -69,6 +69,10 @@ class _CrashingThread:
     def lineage(self) -> object:
         return self._inner.lineage
 
+    @property
+    def torn_tail(self) -> str | None:
+        return self._inner.torn_tail
+
     async def read(self, after_seq: int = 0) -> Sequence[Fact]:
         self._life.require_alive()
         return await self._inner.read(after_seq)
