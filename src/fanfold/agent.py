@@ -21,7 +21,7 @@ from fanfold.contracts.settings import Settings
 from fanfold.delegation.builtin_agents import find_agent
 from fanfold.delegation.worker_agents import WorkerLike, parse_worker, worker_definition
 from fanfold.env import HostEnv
-from fanfold.errors import LifecycleError, SessionClosedError, SessionNotFoundError, UsageError
+from fanfold.errors import ConfigError, LifecycleError, SessionClosedError, SessionNotFoundError, UsageError
 from fanfold.models import Models
 from fanfold.nearest import did_you_mean
 from fanfold.options import SessionOptions, parse_host_env
@@ -30,6 +30,7 @@ from fanfold.protocols import FactLog, ModelClient, Tool, ToolServer
 from fanfold.servers import Servers, connect_given
 from fanfold.session.assembly import Parts, assemble
 from fanfold.session.closing import Closing, close_all, close_together
+from fanfold.session.saved_session import own_options
 from fanfold.session.saving import SessionSaves
 from fanfold.session.session import Session
 from fanfold.session.shared_logs import Lease, SharedLogs
@@ -210,8 +211,15 @@ class Agent:
         saved = await SessionSaves(chosen.session_store, session_id).load()
         if saved is None:
             raise SessionNotFoundError(session_id=session_id)
-        chosen = chosen.filled({**saved.options, **saved.tags.given()})
-        session = await self._opened(_place_of(saved) if workspace is None else workspace, chosen, saved.role)
+        is_model_given = chosen.model is not None
+        chosen = chosen.filled({**own_options(saved), **saved.tags.given()})
+        try:
+            session = await self._opened(_place_of(saved) if workspace is None else workspace, chosen, saved.role)
+        except ConfigError as error:
+            if is_model_given or error.hint is not None:
+                raise
+            error.hint = f"session '{session_id}' was saved with it; to change: resume_session(..., model=...)"
+            raise
         try:
             await session.take_up()
         except BaseException:

@@ -693,14 +693,14 @@ def test_who_asked_is_told_though_the_server_is_closed_meanwhile(tmp_path: Path)
     asyncio.run(main())
 
 
-def test_a_server_that_has_gone_is_told_as_unreachable(tmp_path: Path) -> None:
+def test_a_server_that_has_gone_serves_nothing_any_more(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path, ScriptedModel([])) as session:
             async with ControlServer.of(session):
                 server = await server_of(tmp_path)
             with pytest.raises(ControlError, match=f"process {os.getpid()} is not there any more") as caught:
                 await ask(server, Look())
-            assert caught.value.code == "CONTROL_UNREACHABLE"
+            assert caught.value.code == "NOT_SERVED"
             assert (await look(tmp_path)).answered == []
 
     asyncio.run(main())

@@ -1,6 +1,7 @@
 """Laws of `save`, `auto_save` and `resume_session`: a session as it was, here or on another node, or not at all."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from fanfold.contracts.policy import ConfirmationPolicy
 from fanfold.contracts.runs import SessionRetentionLimits
 from fanfold.errors import (
     AlreadyActiveError,
+    ConfigError,
     FencedError,
     ProviderError,
     RunCancelledError,
@@ -731,6 +733,59 @@ def test_saving_while_another_node_is_at_work_is_refused_and_a_lost_lease_writes
             with pytest.raises(FencedError):  # also where there is no new fact, only the document
                 await session.save_async()
             assert await store.load("session/s") == after
+
+    asyncio.run(main())
+
+
+def test_a_session_whose_store_was_emptied_is_saved_whole_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FileSessionStore(tmp_path / "store") as store:
+            (tmp_path / "a").mkdir()
+            async with opened(tmp_path / "a", store, auto_save=True) as first:
+                await first.send_async("one")
+                shutil.rmtree(tmp_path / "store")
+                await first.send_async("two")
+                expected = first.history(), await first.runs_async()
+                events = [await first.run_events_async(run.id) for run in expected[1]]
+            async with resumed(tmp_path / "b", store) as second:
+                assert (second.history(), await second.runs_async()) == expected
+                assert [await second.run_events_async(run.id) for run in expected[1]] == events
+
+    asyncio.run(main())
+
+
+def test_no_store_decides_what_is_for_each_machine_to_decide(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MemorySessionStore()
+        async with opened(tmp_path, store) as session:
+            await session.save_async()
+        document = await store.load("session/s")
+        assert document is not None
+        saved = msgspec.json.decode(document.data)
+        saved["options"] |= {"allow_unsandboxed_bash": True, "agent_dirs": ["elsewhere"], "session_id": "other"}
+        await store.compare_and_set("session/s", document.revision, msgspec.json.encode(saved))
+        async with resumed(tmp_path, store) as session:
+            await session.save_async()
+            assert session.session_id == "s"
+            assert session._options.allow_unsandboxed_bash is None
+            assert session._options.agent_dirs is None
+
+    asyncio.run(main())
+
+
+def test_a_session_whose_model_is_gone_says_how_it_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MemorySessionStore()
+        async with opened(tmp_path, store) as session:
+            await session.send_async("one")
+            await session.save_async()
+        async with await Agent.create_async(models={"other/model": ScriptedModel(echo)}) as agent:
+            with pytest.raises(ConfigError, match="scripted") as caught:
+                await agent.resume_session_async("s", session_store=store)
+            assert caught.value.hint == "session 's' was saved with it; to change: resume_session(..., model=...)"
+            assert agent.list_sessions() == []
+            session = await agent.resume_session_async("s", session_store=store, model="other/model")
+            assert said(session) == ["one", "one"]
 
     asyncio.run(main())
 

@@ -67,7 +67,9 @@ _BY_CONTROL_CODE: dict[str, ExitCode] = {
         ("NOT_SERVED", "NOT_WAITING", "ALREADY_ANSWERED", "NO_ACTIVE_RUN", "CLOSED", "SESSION_CLOSED"),
         ExitCode.NOT_FOUND,
     ),
-    **dict.fromkeys(("SESSION_BUSY", "ALREADY_ACTIVE", "QUEUE_FULL", "HOOK_RETRY"), ExitCode.BUSY),
+    **dict.fromkeys(
+        ("SESSION_BUSY", "ALREADY_ACTIVE", "QUEUE_FULL", "HOOK_RETRY", "CONTROL_UNREACHABLE"), ExitCode.BUSY
+    ),
 }
 
 

@@ -13,6 +13,8 @@ _SOURCES = {"live": "its run waits", "session": "parked", "workflow": "parked"}
 
 def commands_for(waiting: Waiting) -> list[str]:
     named = shlex.quote(waiting.id)
+    if named.startswith("-"):
+        named = f"-- {named}"  # or it would be taken for an option
     if waiting.kind == "question":
         return [f"fanfold answer {named} TEXT"]
     return [f"fanfold approve {named}", f"fanfold deny {named}"]

@@ -66,8 +66,10 @@ async def ask(server: LiveServer, request: Request, *, timeout_seconds: float = 
             return reply
         case Refused():
             raise ControlError(reply.code, reply.message)
-        case Seen() | None:
-            raise _unreachable(server, "is not there any more")
+        case None:  # nothing was asked, which is surer than no answer
+            raise ControlError("NOT_SERVED", f"process {server.process} is not there any more")
+        case Seen():
+            raise _unreachable(server, "gave an answer to something else")
 
 
 async def _looked(server: LiveServer, timeout_seconds: float) -> Seen | ControlError | None:

@@ -25,7 +25,7 @@ from fanfold.contracts.saved import (
 )
 from fanfold.delegation.tracker import Tracker
 from fanfold.env import HostEnv
-from fanfold.errors import CheckpointNotFoundError, SessionNotFoundError
+from fanfold.errors import CheckpointNotFoundError, SessionNotFoundError, StoreConflictError
 from fanfold.foreign import call_foreign, described, logger
 from fanfold.kernel.state import SessionState
 from fanfold.options import SessionOptions
@@ -145,10 +145,21 @@ class SavedConversation:
         async with self._saves.writing():
             if self._created_at_ms is None:
                 await self._begin()
-            facts = await self._saves.put_facts(held)
-            generation = await self._generation(facts, usage)
-            await self._saves.save(generation)
+            generation = await self._saved(held, usage)
             await self._drop_events({run.events for run in generation.runs})
+
+    async def _saved(self, held: HeldThread, usage: Usage) -> SavedSession:
+        while True:
+            try:
+                facts = await self._saves.put_facts(held)
+                generation = await self._generation(facts, usage)
+                await self._saves.save(generation)
+                return generation
+            except StoreConflictError as error:
+                self._event_logs.clear()  # what the store has is not known for sure any more
+                if error.actual > 0:
+                    raise
+                # Nobody was faster: the store has been emptied. All of it is written anew.
 
     async def auto_save(self, held: HeldThread, usage: Usage, run: Run | None = None) -> None:
         """`save`, at the end of a run if one is given; a failure is told."""
@@ -258,6 +269,11 @@ class SavedConversation:
                 run.emit(event("persistence_failed", session_id=self._session_id, operation=operation, error=text))
 
         await call_foreign(work, failed)
+
+
+def own_options(saved: SavedSession) -> JsonObject:
+    """The saved options, whoever wrote them, without those that are not for a store to decide."""
+    return {name: value for name, value in saved.options.items() if name not in NOT_SAVED}
 
 
 def _saved_options(options: SessionOptions, model: str) -> JsonObject:

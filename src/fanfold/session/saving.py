@@ -20,7 +20,7 @@ from fanfold.contracts.saved import (
     SavedFacts,
     SavedSession,
 )
-from fanfold.errors import CorruptLogError, RunCheckpointRefusedError, StorageError
+from fanfold.errors import CorruptLogError, RunCheckpointRefusedError, StorageError, StoreConflictError
 from fanfold.portal import complete
 from fanfold.protocols import HeldThread, Lease, SessionStore
 
@@ -211,7 +211,12 @@ class SessionSaves:
             raise StorageError(f"'{name}' was not written: {error}") from error
         await self._settle_unanswered(name)
         self._unanswered[name] = data
-        revision = await self._store.compare_and_set(name, self._revisions.get(name, 0), data, self._lease)
+        try:
+            revision = await self._store.compare_and_set(name, self._revisions.get(name, 0), data, self._lease)
+        except StoreConflictError as error:
+            if error.actual == 0:  # it was removed, not overtaken: the next one is written anew
+                self._revisions[name] = 0
+            raise
         del self._unanswered[name]
         self._revisions[name] = revision
 

@@ -79,7 +79,7 @@ class WebFetchTool(msgspec.Struct, frozen=True):
         try:
             async with asyncio.timeout(seconds):
                 page = await self._follow(way, scope)
-            return await asyncio.to_thread(_answer, page, way, args)
+                return await asyncio.to_thread(_answer, page, way, args)  # a page can be made to take its time too
         except TimeoutError:
             return ToolOutput(output=f"{way.url} took longer than {seconds} s", exit_code=1)
         except (ToolRefusal, OSError) as error:
