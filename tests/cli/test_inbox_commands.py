@@ -78,6 +78,16 @@ def test_an_option_is_one_line_and_cannot_pass_for_another_thing_that_waits(
     assert "\n  1. yes session s2 " in fanfold("answer", "s1/call_9", "neither").err
 
 
+def test_a_printed_command_works_though_its_id_looks_like_an_option(
+    fanfold: Fanfold, serve: Serve, tmp_path: Path
+) -> None:
+    configure(tmp_path, serve([write("made")]))
+    fanfold("run", "Make it.", "--session=--json")
+    [waiting] = inbox(fanfold)
+    assert waiting["commands"][0] == "fanfold approve -- --json/call_7"
+    assert fanfold(*waiting["commands"][0].split()[1:]).code == 0
+
+
 def test_a_log_that_cannot_be_read_is_a_note_and_the_rest_is_listed(
     fanfold: Fanfold, serve: Serve, tmp_path: Path
 ) -> None:

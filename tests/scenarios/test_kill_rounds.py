@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from fanfold.contracts.codec import decode_fact
 from fanfold.contracts.facts import Fact, TextTurn, ToolResulted, ToolTurn
 from tests.support.killed_run import ANSWER, ROUNDS, RUN
-from tests.support.nodes import stored_checkpoint, stored_facts, workspace_facts
+from tests.support.nodes import stored_checkpoint, workspace_facts
 from tests.support.resumable_run import open_store
 
 pytestmark = [
@@ -66,12 +67,12 @@ def counted(folder: Path, name: str) -> Counter[str]:
 
 
 def known_to_the_store(store_path: Path) -> list[Fact]:
-    """The facts on which the checkpoint of the killed run counts, if it has one."""
+    """The facts to which the checkpoint of the killed run leads, if it has one: also those that came after it."""
 
     async def look() -> list[Fact]:
         async with open_store(store_path) as store:
             found = await stored_checkpoint(store, RUN)
-            return [] if found is None else await stored_facts(store, found.facts)
+            return [] if found is None else [decode_fact(each) for each in await store.read(found.facts.log)]
 
     return asyncio.run(look())
 

@@ -111,17 +111,25 @@ async def main():
     async with await Agent.create_async() as agent, await agent.session_async(".", session_id="s1") as session:
         async with ControlServer.of(session):
             print("open", flush=True)
+            if sys.argv[1:]:
+                print([each.success for each in await session.parallel_async(
+                    [{"task_id": "docs", "agent": "general", "prompt": sys.argv[1]}]
+                )], flush=True)
             await asyncio.to_thread(sys.stdin.readline)
 
 asyncio.run(main())
 """
 
 
-def hosts(workspace: Path, count: int) -> "list[subprocess.Popen[str]]":
-    """Programs that have the session open, serve it, and do nothing."""
+def hosts(workspace: Path, count: int, *prompt: str) -> "list[subprocess.Popen[str]]":
+    """Programs that have the session open and serve it, and do nothing, or run one step of that prompt."""
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", HOST], cwd=workspace, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", HOST, *prompt],
+            cwd=workspace,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for _ in range(count)
     ]
@@ -149,6 +157,22 @@ def test_what_is_parked_later_is_found_though_somebody_has_its_session_open(term
     assert terminals.run("run", "Make it.", "--session", "s1").code == 5
     assert [each["id"] for each in terminals.inbox()] == ["s1/call_7"]
     assert terminals.run("approve", "s1/call_7").code == 0
+
+
+def test_equal_ids_of_two_processes_are_told_apart(terminals: Terminals, serve: Serve) -> None:
+    def script(asked: Json) -> Say:
+        return Say("Made it.") if asked["messages"][-1]["role"] == "tool" else WRITE
+
+    serve(script)
+    both = hosts(terminals.workspace, 2, "Make it.")
+    terminals.started += both
+    ids = {each["id"] for each in terminals.until_waiting(2)}
+    assert ids == {f"s1/docs/call_7@{each.pid}" for each in both}
+    assert terminals.run("approve", "s1/docs/call_7").code == 2
+    for each in both:  # the second one is alone, and has its plain id by then
+        assert terminals.run("approve", f"call_7@{each.pid}").code == 0
+        assert each.stdout is not None
+        assert each.stdout.readline() == "[True]\n"
 
 
 def test_the_process_that_runs_a_session_is_asked_and_not_one_that_has_it_open(

@@ -39,7 +39,7 @@ from fanfold.errors import (
 from fanfold.kernel.fold import fold
 from fanfold.kernel.transcript import as_history
 from fanfold.protocols import Lease
-from fanfold.testing import CrashPoint, FaultyStore, StoreFaults, as_json, calls, every_crash_point
+from fanfold.testing import CrashPoint, FaultyStore, ScriptedModel, StoreFaults, as_json, calls, every_crash_point
 from fanfold.testing.scripted import Answer
 from tests.support.nodes import (
     ANSWER,
@@ -910,5 +910,74 @@ def test_a_run_that_parked_is_saved_and_answered_after_the_session_was_resumed_e
                 assert session.pending_confirmations() == []
                 assert (await session.resume_run_async()).text == "wrote: done"
                 assert len(tool.calls) == 1
+
+    asyncio.run(main())
+
+
+# ---- going on without a run's id ------------------------------------------------------------------------------------
+
+
+async def _dies_at_call(directory: Path, store: MemorySessionStore, after: int) -> None:
+    """A run that dies at its model call number `after`."""
+    script = [*[calls(("look", {}))] * (after - 1), RuntimeError("gone")]
+    point: list[bool] = []
+
+    async def answer(request: ModelRequest) -> Any:
+        if len(point) == after - 1:
+            await asyncio.Event().wait()
+        point.append(True)
+        return script[len(point) - 1]
+
+    async with await Agent.create_async(models={"a/b": ScriptedModel(answer)}, tools={"look": _LOOK}) as agent:
+        session = await agent.session_async(directory, session_id="s", session_store=store)
+        run = asyncio.create_task(session.send_async("go"))
+        while len(point) < after - 1 or not await store.documents("checkpoint"):
+            await asyncio.sleep(0)
+        run.cancel()
+        await asyncio.wait({run})
+
+
+_LOOK = RecordingTool("look", is_parallel_safe=True)
+
+
+def test_another_node_goes_on_from_the_sessions_newest_checkpoint_without_an_id(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MemorySessionStore()
+        await _dies_at_call(tmp_path, store, after=3)
+        other = tmp_path / "other"
+        other.mkdir()
+        model = ScriptedModel(["done"])
+        async with await Agent.create_async(models={"a/b": model}, tools={"look": _LOOK}) as agent:
+            async with await agent.session_async(other, session_id="s", session_store=store) as session:
+                assert (await session.resume_run_async()).text == "done"
+                assert len(model.requests) == 1
+            async with await agent.session_async(other, session_id="t", session_store=store) as session:
+                with pytest.raises(CheckpointNotFoundError):
+                    await session.resume_run_async()
+
+    asyncio.run(main())
+
+
+def test_what_another_run_has_gone_on_to_is_not_asked_again_from_an_old_checkpoint(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MemorySessionStore()
+        await _dies_at_call(tmp_path, store, after=3)
+        [old] = await store.documents("checkpoint")
+        more: list[Answer] = [calls(("look", {})), "done"]
+        async with (
+            await Agent.create_async(models={"a/b": ScriptedModel(more)}, tools={"look": _LOOK}) as agent,
+            await agent.session_async(tmp_path, session_id="s", session_store=store) as session,
+        ):
+            assert (await session.resume_run_async(old)).text == "done"
+            await session.save_async()
+        other = tmp_path / "other"
+        other.mkdir()
+        silent = ScriptedModel([])
+        async with (
+            await Agent.create_async(models={"a/b": silent}, tools={"look": _LOOK}) as agent,
+            await agent.session_async(other, session_id="s", session_store=store) as session,
+        ):
+            assert (await session.resume_run_async(old)).text == "done"
+            assert silent.requests == []
 
     asyncio.run(main())

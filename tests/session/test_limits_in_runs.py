@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from fanfold import Agent, AgentDefinition
 from fanfold.contracts.facts import BudgetDenied
 from fanfold.contracts.messages import ASK_USER, ToolOutput, UserMessage
 from fanfold.contracts.policy import ConfirmationPolicy
 from fanfold.contracts.runs import SessionRetentionLimits
 from fanfold.errors import ConfigError, ParkedError, ProviderError, StepLimitError, UsageError
 from fanfold.options import AutoDelegation
-from fanfold.testing import Reply, ScriptedModel, calls
+from fanfold.testing import Reply, ScriptedModel, calls, echo
 from fanfold.testing.scripted import newest_text
 from tests.support.open_session import facts_of, opened, until
 from tests.support.tools import RecordingTool
@@ -192,3 +193,37 @@ def test_an_option_that_cannot_be_meant_so_is_refused_by_its_name(
 def test_a_confirmation_policy_that_cannot_be_meant_so_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(fields))):
         ConfirmationPolicy(**fields)
+
+
+def test_an_answer_that_is_none_of_a_questions_options_is_refused_and_the_question_waits_on(tmp_path: Path) -> None:
+    asked = calls(("ask_user", {"question": "Which?", "options": ["red", "blue"], "allow_free_text": False}))
+
+    async def main() -> None:
+        async with opened(tmp_path, ScriptedModel([asked, "done"])) as session:
+            run = asyncio.create_task(session.send_async("go"))
+            await until(lambda: session.pending_questions())
+            [question] = session.pending_questions()
+            with pytest.raises(UsageError, match="takes one of red, blue, got 'green'"):
+                await session.answer_question_async(question.question_id, "green")
+            assert await session.answer_question_async(question.question_id, "blue")
+            assert (await run).text == "done"
+
+    asyncio.run(main())
+
+
+def test_an_agent_that_names_a_tool_that_there_is_not_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = AgentDefinition(name="odd", description="d", tools=("raed", "mcp__later__tool", "se*"))
+
+    async def main() -> None:
+        async with (
+            await Agent.create_async(models={"a/b": ScriptedModel(echo)}, agents={"odd": odd}) as agent,
+            await agent.session_async(tmp_path) as session,
+        ):
+            await session.parallel_async([{"task_id": each, "agent": "odd", "prompt": "p"} for each in "ab"])
+
+    asyncio.run(main())
+    assert [each for each in caplog.messages if "names tools" in each] == [
+        "agent 'odd' names tools that there are not: raed"
+    ]

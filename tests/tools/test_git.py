@@ -683,6 +683,14 @@ def test_a_pipe_in_a_repository_keeps_nobody(repo: Path, tool: GitTool, call: Ca
     assert answer.output.endswith("is no regular file)")
 
 
+def test_rules_for_files_may_lie_elsewhere(repo: Path, tool: GitTool, call: Call, tmp_path: Path) -> None:
+    (tmp_path / "exclude").write_text("*.log\n")
+    (repo / ".git/info/exclude").unlink(missing_ok=True)
+    (repo / ".git/info/exclude").symlink_to(tmp_path / "exclude")
+    (repo / "x.log").write_text("")
+    assert call(tool, command="status").output == "## No commits yet on main\n[no change]"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a device that never ends, and a limit of memory")
 @pytest.mark.parametrize("setting", ["core.attributesFile", "mailmap.file"])
 def test_a_setting_that_names_a_device_is_not_followed(repo: Path, tool: GitTool, call: Call, setting: str) -> None:

@@ -452,6 +452,14 @@ def test_what_takes_too_long_is_given_up() -> None:
     assert time.monotonic() - began < 10
 
 
+def test_a_page_that_takes_too_long_to_be_read_is_given_up_too() -> None:
+    async def nested(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="<b><a href=x>" * 150_000, content_type="text/html")
+
+    answer, site = fetched({"/": nested}, timeout=1)
+    assert (answer.output, answer.exit_code) == (f"{site.url()} took longer than 1 s", 1)
+
+
 def test_cancelling_ends_the_request_at_the_server_too() -> None:
     async def run() -> None:
         arrived, left = asyncio.Event(), asyncio.Event()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fanfold.agent import Agent
 from fanfold.cli.console import Console
 from fanfold.cli.items import Item
-from fanfold.cli.opening import open_agent, open_session, open_store, require_models
+from fanfold.cli.opening import open_agent, open_session, open_store, require_models, require_roles
 from fanfold.cli.progress import View
 from fanfold.cli.results import Row, row_of
 from fanfold.cli.serving import served
@@ -112,6 +112,8 @@ async def _opened(job: Job, agent: Agent, steps: Sequence[MapStep]) -> AsyncGene
             session_store=store,
         )
         async with await open_session(agent, job.allow, options) as session:
+            named = ((f"--then {number}" if number else "--agent", step.agent) for number, step in enumerate(steps))
+            require_roles(session, named)
             if job.is_fresh:  # last, when nothing else can be wrong with the command
                 await delete_checkpoint(store, workflow_id(steps))
             yield session

@@ -9,7 +9,6 @@ import msgspec
 from fanfold.cli.cells import cut, one_line
 from fanfold.cli.items import Item
 from fanfold.cli.named_input import read_text
-from fanfold.cli.opening import require_role
 from fanfold.contracts.codec import decode_json
 from fanfold.contracts.record import JsonObject
 from fanfold.delegation.builtin_agents import find_agent
@@ -39,12 +38,11 @@ def first_step(
     """The step of --prompt or --prompt-file, --schema, --agent and --model.
 
     Raises:
-        UsageError: no prompt or two, an unknown agent, an unreadable file, a schema that cannot be used.
+        UsageError: no prompt or two, an unreadable file, a schema that cannot be used.
     """
     if (prompt is None) == (prompt_file is None):
         raise UsageError("give either --prompt TEXT or --prompt-file FILE")
     text = prompt if prompt_file is None else read_text(prompt_file)
-    require_role(agent, "--agent")
     return MapStep(
         prompt=_not_blank(text or "", "--prompt" if prompt_file is None else f"--prompt-file {prompt_file}"),
         agent=agent,
@@ -68,7 +66,6 @@ def next_step(text: str, model: str | None) -> MapStep:
         schema = _schema_of(path.parent / schema)
     elif schema is not None:
         _compile(path, schema)
-    require_role(step.agent, place)
     return MapStep(
         prompt=_not_blank(step.prompt, place),
         agent=step.agent,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from fanfold.agent import Agent
 from fanfold.config.model_reference import find_model
 from fanfold.contracts.policy import PermissionPolicy
-from fanfold.delegation.builtin_agents import BUILTIN_AGENTS, find_agent
+from fanfold.delegation.builtin_agents import find_agent
 from fanfold.errors import ConfigError, UsageError
 from fanfold.kernel.permissions import parse_rule
 from fanfold.nearest import did_you_mean
@@ -63,12 +63,16 @@ def _require_model(agent: Agent, reference: str, place: str) -> None:
         raise UsageError(f"{place}: {error.problems[0]}") from error
 
 
-def require_role(name: str, place: str) -> None:
-    """Raises:
-    UsageError: no agent is called so.
+def require_roles(session: Session, named: Iterable[tuple[str, str]]) -> None:
+    """Each agent is one that the session knows, or nothing starts; `named` are places and the names that stand there.
+
+    Raises:
+        UsageError: no agent is called so.
     """
-    if find_agent(name) is None:
-        raise UsageError(f"{place}: there is no agent '{name}'{did_you_mean(name, BUILTIN_AGENTS)}")
+    known = session.agent_definitions()
+    for place, name in named:
+        if find_agent(name, known) is None:
+            raise UsageError(f"{place}: there is no agent '{name}'{did_you_mean(name, known)}")
 
 
 def _allowing(policy: PermissionPolicy, rules: Sequence[str]) -> PermissionPolicy:

@@ -13,7 +13,6 @@ import msgspec
 from fanfold.cli.console import Console
 from fanfold.cli.endings import StoppedBySignal
 from fanfold.cli.named_input import STDIN, read_stdin, read_text
-from fanfold.cli.opening import require_role
 from fanfold.cli.options import agent_options, console_options, fan_out_options, output_options
 from fanfold.cli.parallel_job import Job, plan_job, refuse_changed, run_job
 from fanfold.cli.plan_text import PlanLine, plan_text
@@ -102,7 +101,6 @@ def read_specs(source: str) -> list[AgentStepSpec]:
         raise UsageError(f"{label} has no steps")
     steps = parse_specs(found)
     for index, step in enumerate(steps):
-        require_role(step.agent, f"specs[{index}].agent")
         if not step.prompt.strip():
             raise UsageError(f"specs[{index}].prompt: the prompt is empty")
     return steps

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from fanfold.cli.console import Console
-from fanfold.cli.opening import open_agent, open_session, open_store, require_models
+from fanfold.cli.opening import open_agent, open_session, open_store, require_models, require_roles
 from fanfold.cli.progress import View
 from fanfold.cli.results import Row, row_of
 from fanfold.cli.serving import served
@@ -70,6 +70,7 @@ async def run_job(
             served(session, console, known_as=job.workflow, is_needed=job.wait, is_told=is_told),
             view,
         ):
+            require_roles(session, ((f"specs[{index}].agent", step.agent) for index, step in enumerate(job.steps)))
             note = WaitingNote(job.workflow or session.session_id, session.session_id)
             progress = _Progress(job.steps, recorded, view, tally, note if job.wait and is_told else None)
             outcomes, spent = await _outcomes(session, job, progress)

@@ -46,7 +46,7 @@ class Here(msgspec.Struct, frozen=True):
             NotThereError: nothing waits under that id.
             click.UsageError: it may mean several.
         """
-        found = matching(self.waiting, typed)
+        found = matching(self.waiting, typed) or self._of_process(typed)
         if len(found) == 1:
             return found[0]
         if found:
@@ -57,6 +57,19 @@ class Here(msgspec.Struct, frozen=True):
                 raise NotThereError(f"'{known}' does not wait any more: it was {what}")
         near = cut(did_you_mean(typed, [each.id for each in self.waiting]), _LONGEST_HELP) if self.waiting else ""
         raise NotThereError(f"nothing waits here as '{typed}'{near}").with_hint("see what waits with: fanfold inbox")
+
+    def _of_process(self, typed: str) -> list[Waiting]:
+        """Those that it may mean whose process is named by one of the two only: others may have come, or gone."""
+
+        def whole(each: Waiting) -> Waiting:
+            return replace(each, id=f"{each.id.removesuffix(f'@{each.process}')}@{each.process}")
+
+        live = [each for each in self.waiting if each.process is not None]
+        return [
+            each
+            for each in live
+            if matching([whole(each)], typed) or matching([whole(each)], f"{typed}@{each.process}")
+        ]
 
     def server_of(self, waiting: Waiting) -> LiveServer | None:
         """Where a live one can be answered."""

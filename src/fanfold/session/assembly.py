@@ -14,6 +14,7 @@ from fanfold.contracts.runs import SessionRetentionLimits
 from fanfold.delegation.task_tool import TaskTool
 from fanfold.delegation.tracker import Tracker
 from fanfold.env import HostEnv
+from fanfold.foreign import logger
 from fanfold.governance.budget import BudgetGate
 from fanfold.governance.hooks import Hooks
 from fanfold.options import BUDGET_GUARD_TIMEOUT_MS, SessionOptions
@@ -169,6 +170,8 @@ def _known(control: FanOutControl, fan_outs: "weakref.WeakSet[FanOutControl]") -
 def _saved(parts: Parts, composer: Composer, runs: Runs, tracker: Tracker) -> SavedConversation | None:
     store = parts.options.session_store
     if store is None:
+        if parts.options.auto_save:
+            logger.warning("session %s: auto_save saves nothing without a session_store", parts.session_id)
         return None
     return SavedConversation(
         saves=SessionSaves(store, parts.session_id),

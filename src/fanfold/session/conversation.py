@@ -259,15 +259,19 @@ class Conversation:
         checkpoint = None if saved is None or run_id is None else await saved.checkpoint_to_resume(run_id)
         if checkpoint is None and not self.state.facts:
             await self._operations.run(self.load(), is_exclusive=True)
-            self._require_facts(run_id)
+            if saved is not None and run_id is None and not self.state.facts:
+                checkpoint = await saved.newest_checkpoint()
+            if checkpoint is None:
+                self._require_facts(run_id)
 
         async def begin(scope: RunScope) -> None:
             if saved is not None and checkpoint is not None:
                 facts = await saved.facts_of(checkpoint)
                 await take_up(scope.held, facts)
                 scope.driver.state = self.state = await self._caught_up(scope.held, scope.driver.state)
-                # What no fact tells of goes on too: plans and goals that were made before.
-                scope.effects.model.extra_usage += checkpoint.total_usage - fold(facts).usage
+                if len(facts) == checkpoint.facts.last_seq:
+                    # What no fact tells of goes on too: plans and goals that were made before.
+                    scope.effects.model.extra_usage += checkpoint.total_usage - fold(facts).usage
             self._require_facts(run_id)
             self._prepare(scope)
             scope.run.inbox.turn_began(scope.driver.state.turn)

@@ -102,6 +102,10 @@ class Hosted(Watched):
 
     # ---- agents and MCP servers ----
 
+    def agent_definitions(self) -> dict[str, AgentDefinition]:
+        """The agents that steps of this session can name; aliases such as `reviewer` come on top."""
+        return dict(self._agents)
+
     def register_agent_dir(self, path: str | os.PathLike[str]) -> int:
         """Know the agents that are defined in a folder; how many there are."""
         self._operations.require(is_exclusive=False)
@@ -266,8 +270,9 @@ class Hosted(Watched):
     grep = blocking(grep_async)
 
     @on_loop
-    async def git_async(self, args: JsonObject) -> str:
-        return await self._output("git", **args)
+    async def git_async(self, args: JsonObject | str) -> str:
+        """`"status"`, or the arguments of the tool: `{"command": "log", "path": "src"}`."""
+        return await self._output("git", **({"command": args} if isinstance(args, str) else args))
 
     git = blocking(git_async)
 

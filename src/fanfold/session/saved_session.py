@@ -120,6 +120,11 @@ class SavedConversation:
         """Raises RunCheckpointRefusedError."""
         return await self._saves.checkpoint(run_id)
 
+    async def newest_checkpoint(self) -> LoopCheckpoint | None:
+        """Of this session, whichever run wrote it."""
+        run_id = await self._saves.newest_checkpoint()
+        return None if run_id is None else await self._saves.checkpoint(run_id)
+
     async def required_checkpoint(self, run_id: str) -> LoopCheckpoint:
         """Raises CheckpointNotFoundError, RunCheckpointRefusedError."""
         found = await self._saves.checkpoint(run_id)
@@ -128,9 +133,10 @@ class SavedConversation:
         return found
 
     async def facts_of(self, checkpoint: LoopCheckpoint) -> list[Fact]:
-        """Also takes the right to write, which the run keeps to its end. Raises AlreadyActiveError."""
+        """All that the store has of the session's facts: where they go on behind the checkpoint, another run has gone
+        on from it. Also takes the right to write, which the run keeps to its end. Raises AlreadyActiveError."""
         await self._saves.take()
-        return await self._saves.read_facts(checkpoint.facts)
+        return await self._saves.read_facts(checkpoint.facts, to_end=True)
 
     # ---- the whole session ----
 

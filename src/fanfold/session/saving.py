@@ -88,9 +88,15 @@ class SessionSaves:
         self._facts, self._lineage = known, held.lineage
         return known
 
-    async def read_facts(self, saved: SavedFacts) -> list[Fact]:
-        """Raises CorruptLogError."""
-        records = (await self._store.read(saved.log))[: saved.last_seq]
+    async def read_facts(self, saved: SavedFacts, *, to_end: bool = False) -> list[Fact]:
+        """Those that `saved` counts on; `to_end`: and those that came after them.
+
+        Raises:
+            CorruptLogError: there are fewer, or one cannot be read.
+        """
+        records = await self._store.read(saved.log)
+        if not to_end:
+            records = records[: saved.last_seq]
         if len(records) < saved.last_seq:
             raise _corrupt(saved, len(records) + 1, "the store has lost records")
         facts: list[Fact] = []
@@ -186,6 +192,18 @@ class SessionSaves:
                 f'current session is "{self._session_id}", payload belongs to "{found.session_id}"'
             )
         return found
+
+    async def newest_checkpoint(self) -> str | None:
+        """The run of this session that wrote the last one of all its checkpoints."""
+        newest: LoopCheckpoint | None = None
+        for run_id in await self._store.documents(CHECKPOINT):
+            try:
+                found = await self.checkpoint(run_id)
+            except StorageError:
+                continue  # another session's, or one that nobody here can read
+            if found is not None and (newest is None or found.checkpoint_ms >= newest.checkpoint_ms):
+                newest = found
+        return None if newest is None else newest.run_id
 
     async def _continued(self, kind: str, known_as: str, records: Sequence[bytes]) -> tuple[str, int]:
         """The log that `records` continue, and how many of them it has: the first one that holds none but the first of

@@ -277,8 +277,15 @@ class Session(Hosted):
 
     @on_loop
     async def answer_question_async(self, question_id: str, text: str) -> bool:
-        """Answer a question of the model; otherwise as `confirm_tool_use`."""
+        """Answer a question of the model; otherwise as `confirm_tool_use`.
+
+        Raises:
+            UsageError: the question has options, allows no other answer, and `text` is none of them.
+        """
         _require_text("text", text)
+        for asked in self.pending_questions():
+            if asked.question_id == question_id and not asked.allow_free_text and text not in asked.options:
+                raise UsageError(f"question '{question_id}' takes one of {', '.join(asked.options)}, got {text!r}")
         return self._inbox.reply(question_id, text) or await self._record_answer(
             lambda call: call.id == question_id and is_question(call),
             lambda length: answer_fact(question_id, text, length),

@@ -1,6 +1,7 @@
 """AgentSetup: what one agent thinks with and may use; and the Composer, which puts it together for a session."""
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -153,6 +154,7 @@ class Composer:
         known = self._composed.get(key)
         if known is not None:
             return known[1]
+        self._warn_of_unknown(agent)
         policies, tools = (self._policy, agent.permissions), _named(self._toolbox.for_children(), agent.tools)
         setup = self._compose(reference, agent.prompt, tools, policies, rounds, who=f"agent '{agent.name}'")
         setup = replace(setup, inheritance=agent.confirmation_inheritance)
@@ -204,6 +206,13 @@ class Composer:
             compacts=options.auto_compact is not False,
             compact_at=options.auto_compact_threshold or limits.compact_at,
         )
+
+    def _warn_of_unknown(self, agent: AgentDefinition) -> None:
+        known = self._toolbox.for_children()
+        unknown = [name for name in agent.tools if name not in known and not re.search(r"[*?]|^mcp__", name)]
+        if unknown and agent.name not in self._warned:
+            self._warned.add(agent.name)
+            logger.warning("agent '%s' names tools that there are not: %s", agent.name, ", ".join(unknown))
 
     def _warn_once(self, reference: str, who: str) -> None:
         if reference not in self._warned:

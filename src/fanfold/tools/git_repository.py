@@ -20,8 +20,10 @@ _MOST_BYTES = 65_536
 _PARTS = ("HEAD", "config", "config.worktree", "index", "packed-refs", "shallow")
 _FOLDERS = ("objects", "objects/info", "objects/pack")
 """Whose entries are looked at. Single objects lie deeper, but none is found by somebody who does not know it."""
-_TREES = ("refs", "logs", "info")
+_TREES = ("refs", "logs")
 """Of which all is looked at."""
+_RULES = ("attributes", "exclude", "grafts", "sparse-checkout")
+"""In `info`: nothing is shown of them, so they may lie elsewhere."""
 _WORK_TREE = re.compile(r"^\s*worktree\s*=\s*(.+?)\s*$", re.MULTILINE)
 
 
@@ -70,14 +72,22 @@ def _checked(repository: Repository, entry: Path, *, is_folder: bool) -> Reposit
             raise ToolRefusal(
                 f"Not a git repository: {repository.root} (its .git leads to {place}, which is another place)"
             )
-        if os.path.lexists(place) and not (place.is_file() or place.is_dir()):
-            raise ToolRefusal(f"Not a git repository: {repository.root} ({place} is no regular file)")
+        _refuse_device(repository, place)
+    for folder in {git_dir, common_dir}:
+        for name in _RULES:
+            _refuse_device(repository, folder / "info" / name)
     if _text(common_dir / "objects/info/alternates"):
         raise ToolRefusal(
             f"git is refused: the repository of {repository.root} borrows objects from another one "
             "(objects/info/alternates); to have its own: git repack -a -d && rm .git/objects/info/alternates"
         )
     return repository
+
+
+def _refuse_device(repository: Repository, place: Path) -> None:
+    """git would read it for ever, or wait for it."""
+    if place.exists() and not (place.is_file() or place.is_dir()):
+        raise ToolRefusal(f"Not a git repository: {repository.root} ({place} is no regular file)")
 
 
 def _names_back(git_dir: Path, entry: Path) -> bool:
