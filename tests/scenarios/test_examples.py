@@ -1,5 +1,7 @@
 """The examples and the README's program run as they stand."""
 
+import csv
+import json
 import os
 import re
 import subprocess
@@ -7,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from fanfold.kernel.schema import compile_schema
+from fanfold.orchestration.specs import parse_specs
 
 ROOT = Path(__file__).parents[2]
 PRINTED = {
@@ -54,14 +59,15 @@ def test_the_program_of_the_readme_runs(tmp_path: Path) -> None:
 
 def test_the_programs_of_the_orchestration_page_run(tmp_path: Path) -> None:
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "orchestration.md").read_text(), re.DOTALL)
-    assert len(programs) == 2
+    assert len(programs) == 3
     printed = [
         run(program.replace("from fanfold import Agent, ", "from tests.support.readme_agent import Agent, "), tmp_path)
         for program in programs
     ]
-    assert printed[0] == ""
-    assert "consumed_tokens=30" in printed[1]
-    assert "name='review', index=1, succeeded=1" in printed[1]
+    assert printed[0] == "parser.py True Parses. False\nupload.py True Uploads. False\n0\n"
+    assert printed[1] == ""
+    assert "consumed_tokens=30" in printed[2]
+    assert "name='review', index=1, succeeded=1" in printed[2]
     assert list((tmp_path / ".a3s" / "sessions").rglob("*.jsonl")) == []
 
 
@@ -72,7 +78,17 @@ def test_the_programs_of_the_sessions_page_run(tmp_path: Path) -> None:
         for program in programs
     ]
     assert printed == [
+        "It is a project. True stop\n",
         "accepted\nA README.\n",
         "It is a project.\n2 tenant-b completed\n",
         "It is a project. 1\n",
     ]
+
+
+def test_the_sample_files_of_the_cli_page_can_be_used() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    schema, steps = (json.loads(text) for text in re.findall(r"```json\n(.*?)```", page, re.DOTALL))
+    assert not compile_schema(schema).validate({"purpose": "Tests.", "is_test": True})
+    assert [spec.task_id for spec in parse_specs(steps)] == ["deps", "docs", "verdict"]
+    [table] = re.findall(r"```csv\n(.*?)```", page, re.DOTALL)
+    assert [list(row) for row in csv.DictReader(table.splitlines())] == [["id", "title", "body"]] * 2

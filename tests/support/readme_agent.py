@@ -6,10 +6,15 @@ import fanfold
 from fanfold.testing import Reply, ScriptedModel
 
 FileSessionStore = fanfold.FileSessionStore
+MapItem = fanfold.MapItem
 MODEL: dict[str, Reply | str | Exception] = {
     r"^List every file": Reply(text="Many files.", delay=0.5),
     r"^Only the documents": "A README.",
     r"^What is this project": "It is a project.",
+    r"^What is parser.py for": "It parses lines.",
+    r"^What is upload.py for": "It sends readings.",
+    r"^Shorter: It parses": "Parses.",
+    r"^Shorter: It sends": "Uploads.",
     r"^Which": "A README.",
     r"^Does": '{"says_so": true}',
     r"^List": "open, close",

@@ -31,7 +31,8 @@ _BROKEN = {
     "incomplete": "the model's answer broke off before its end",
     "content_filter": "the provider's content filter stopped the answer",
     "denied": "a tool call was denied",
-    "tool_budget": "the tool budget of this turn was spent before an answer (max_tool_rounds in the configuration raises it)",
+    "tool_budget": "the tool budget of this turn was spent before an answer; "
+    "max_tool_rounds in the configuration raises it",
 }
 """Stop reasons with which a run has not done what it was asked."""
 
