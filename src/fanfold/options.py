@@ -123,7 +123,8 @@ class SessionOptions(msgspec.Struct, kw_only=True):
             raise UsageError("session option session_store: it is a class, not a store such as FileSessionStore(dir)")
         merged = msgspec.structs.replace(self, **given)
         merged.host_env = parse_host_env(merged.host_env)
-        values = {name: _unchecked(getattr(merged, name)) for name in merged.__struct_fields__}
+        chosen = ((name, getattr(merged, name)) for name in merged.__struct_fields__)
+        values = {name: _unchecked(value) for name, value in chosen if value is not None}
         try:
             return msgspec.convert(values, SessionOptions)
         except msgspec.ValidationError as error:

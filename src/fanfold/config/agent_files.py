@@ -42,9 +42,10 @@ class AgentFiles(msgspec.Struct, frozen=True):
 def standard_directories(workspace: Path, environ: Mapping[str, str]) -> list[Path]:
     """Where a workspace has its agents, in the order in which a later one wins; those that exist."""
     home = environ.get("HOME") or environ.get("USERPROFILE")
-    roots = ([Path(home)] if home else []) + [workspace]
-    found = [root / place / "agents" for root in roots for place in _PLACES]
-    return list({each.resolve(): each for each in found if each.is_dir()}.values())
+    roots = ([home] if home else []) + [str(workspace)]
+    # Text and not paths, for each session that is opened asks, and there are seldom any.
+    found = [each for root in roots for place in _PLACES if os.path.isdir(each := f"{root}/{place}/agents")]
+    return list({path.resolve(): path for path in map(Path, found)}.values())
 
 
 def read_agents(directories: Sequence[Path], *, tool_names: Collection[str] = ()) -> AgentFiles:

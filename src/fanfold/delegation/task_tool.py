@@ -61,16 +61,11 @@ class TaskTool:
         self._new_control = new_control
         self._tracker = tracker
         self._keep = keep
-        self._listing = _listed(agents)
-        self._spec = task_spec(self._listing)
 
     @property
     def spec(self) -> ToolSpec:
         """As a model is told of it, with the agents that there are now."""
-        listing = _listed(self._agents)
-        if listing != self._listing:
-            self._listing, self._spec = listing, task_spec(listing)
-        return self._spec
+        return task_spec(_listed(self._agents))
 
     async def run(self, args: JsonObject, scope: ToolScope) -> ToolOutput:
         try:

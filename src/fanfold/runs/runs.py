@@ -12,6 +12,7 @@ from fanfold.contracts.runs import RunSnapshot, RunStatus, SessionRetentionLimit
 from fanfold.env import HostEnv
 from fanfold.errors import FanfoldError, InternalError, RunCancelledError, RunIdentityError
 from fanfold.foreign import logger
+from fanfold.kernel.goals import Goal
 from fanfold.kernel.plain_text import plain
 from fanfold.protocols import EventSink
 from fanfold.runs.operations import cancel_once
@@ -48,6 +49,8 @@ class Run:
         self._env = env
         self.events = RunEvents(run_id, session_id, env.clock, limits, listener)
         self.inbox = RunInbox(run_id, session_id, env, stop=self.stop, tell=self.emit)
+        self.goal: Goal | None = None
+        """What its prompt wants to achieve, where goals are tracked."""
         self.is_listened_to = listener is not None
         self._task: asyncio.Task[AgentResult] | None = None
         self._has_thread = False

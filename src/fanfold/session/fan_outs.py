@@ -31,6 +31,20 @@ from fanfold.session.closing import close_all
 class FanOuts:
     """What a session can do with steps. Every operation exists as `x_async` and as blocking `x`."""
 
+    # Slots: there are more attributes than dictionaries share the keys of, and a host may hold thousands of sessions.
+    __slots__ = (
+        "__weakref__",
+        "_controls",
+        "_env",
+        "_executor",
+        "_is_named",
+        "_operations",
+        "_session_id",
+        "_store",
+        "_workflows",
+        "portal",
+    )
+
     def __init__(
         self,
         *,

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cached_property
 from typing import Any, cast
 
 from fanfold.contracts.agents import AgentDefinition, WorkerAgentSpec
@@ -31,6 +30,8 @@ ReadAgents = Callable[[str], Mapping[str, AgentDefinition]]
 
 
 class Hosted(Watched):
+    __slots__ = ("_agents", "_budget", "_commands_made", "_composer", "_connect", "_hooks", "_read_agents", "_toolbox")
+
     def __init__(
         self,
         *,
@@ -51,12 +52,15 @@ class Hosted(Watched):
         self._agents = agents
         self._connect = connect
         self._read_agents = read_agents
+        self._commands_made: CommandRegistry | None = None
 
     # ---- hooks, budget, commands ----
 
-    @cached_property
+    @property
     def _commands(self) -> CommandRegistry:
-        return builtin_commands()  # most sessions hear no command at all
+        if self._commands_made is None:  # most sessions hear no command at all
+            self._commands_made = builtin_commands()
+        return self._commands_made
 
     def register_hook(
         self,

@@ -1,7 +1,6 @@
 """Prompting: what happens around a prompt before the model is asked, and around its answer before it is given back."""
 
 import asyncio
-import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
@@ -20,7 +19,6 @@ from fanfold.kernel.state import SessionState
 from fanfold.kernel.transcript import as_plain_text, excerpt, messages_to_keep
 from fanfold.options import AutoDelegation, SessionOptions
 from fanfold.portal import complete
-from fanfold.runs.runs import Run
 from fanfold.session.conversation import Begin, RunScope
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects
@@ -39,7 +37,6 @@ class Prompting:
         self._options = options
         self._agents = agents
         self._planning: PlanningMode = planning_mode(options.planning_mode, options.planning)
-        self._goals: weakref.WeakKeyDictionary[Run, Goal] = weakref.WeakKeyDictionary()
 
     # ---- before ----
 
@@ -80,7 +77,7 @@ class Prompting:
             return prompt
         effects, planner = scope.effects, self._planner(scope)
         if tracks_goal and (goal := (await planner.extract_goal(prompt))[0]) is not None:
-            self._goals[scope.run] = goal
+            scope.run.goal = goal
         if not is_planned:
             return prompt
         if effects.around.hooks.hears("pre_planning"):
@@ -131,7 +128,7 @@ class Prompting:
         return result
 
     async def _judged(self, scope: RunScope, state: SessionState) -> tuple[VerificationReport, ...] | None:
-        goal = self._goals.pop(scope.run, None)
+        goal = scope.run.goal
         if goal is None or state.transcript is None:
             return None
         work = excerpt(as_plain_text(list(state.transcript)))

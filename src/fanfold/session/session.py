@@ -36,6 +36,8 @@ Prompt = str | Mapping[str, Any]
 class Session(Hosted):
     """Made by `Agent.session`. Every operation exists as `x_async` and as blocking `x`."""
 
+    __slots__ = ("_answering", "_closing", "_inbox", "_on_close", "_options", "_warnings", "_workspace")
+
     def __init__(
         self,
         *,

@@ -25,6 +25,8 @@ from fanfold.session.saved_session import SavedConversation
 class Watched(FanOuts):
     """The runs of a session (notes 6), their control (notes 5), and its children (notes 5.6 of the orchestration)."""
 
+    __slots__ = ("_conversation", "_prompting", "_run_controls", "_runs", "_saved", "_spawning", "_tracker")
+
     def __init__(
         self,
         *,

@@ -77,7 +77,8 @@ class ScriptedModel:
         return self._capabilities
 
     async def generate(self, request: ModelRequest, deltas: DeltaSink | None = None) -> ModelReply:
-        self.requests.append(request)
+        # Without what leads back to the session, which would live as long as this list.
+        self.requests.append(msgspec.structs.replace(request, before_retry=None, memo={}))
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
