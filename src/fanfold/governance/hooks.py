@@ -135,6 +135,11 @@ class Hooks:
     def count(self) -> int:
         return len(self._by_id)
 
+    @property
+    def is_empty(self) -> bool:
+        """Nobody hears anything."""
+        return not self._by_event
+
     def hears(self, event: HookEvent) -> bool:
         """Whether anybody might hear it: ask before a payload is built for nobody."""
         return event in self._by_event

@@ -30,7 +30,7 @@ from fanfold.kernel.state import SessionState
 from fanfold.kernel.structured import Extraction, answer_contract, extract, failure_text, repair_prompt
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.orchestration.spent import Spent, carry_spent, spent_by
-from fanfold.protocols import AgentExecutor, EventSink, FactLog, StepFacts
+from fanfold.protocols import AgentExecutor, EventSink, FactLog, HeldThread, StepFacts
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects
 from fanfold.session.inbox import Inbox
@@ -221,6 +221,12 @@ class _Child:
 
     async def run(self, log: FactLog, kept: StepFacts | None) -> StepOutcome:
         held = await log.hold(self._around.session_id)
+        try:
+            return await self._outcome(held, kept)
+        finally:
+            await held.release()
+
+    async def _outcome(self, held: HeldThread, kept: StepFacts | None) -> StepOutcome:
         facts: Sequence[Fact] = ()
         keeper = None if kept is None else Keeper(kept)
         if keeper is not None:

@@ -132,8 +132,7 @@ class ModelCalls:
 
     def _is_governed(self) -> bool:
         """Somebody is to be asked, or told."""
-        hooks = self._around.hooks
-        return self._around.budget.is_set or hooks.hears("generate_start") or hooks.hears("generate_end")
+        return self._around.budget.is_set or not self._around.hooks.is_empty
 
     async def _admit(self, state: SessionState) -> None:
         """Ask the host's guard and its hooks whether the model may be called."""

@@ -23,7 +23,9 @@ class Toolbox:
 
     def has_changed(self) -> bool:
         """A server has other tools than when this was last asked."""
-        now = [server.tools for server in self.servers.values()] if self._inherited or self._own else []
+        if not (self._inherited or self._own or self._seen):
+            return False
+        now = [server.tools for server in self.servers.values()]
         is_same = len(now) == len(self._seen) and all(map(operator.is_, now, self._seen))
         self._seen = now
         return not is_same

@@ -46,7 +46,7 @@ class MemoryThread:
     def __init__(self, name: str) -> None:
         self.name = name
         self.facts: list[Fact] = []
-        self.aside: list[list[Fact]] = []
+        self.aside: tuple[list[Fact], ...] = ()
         """What was set aside, oldest first."""
         self.keys: dict[str, int] = {}
         self.holder: HeldMemoryThread | None = None
@@ -93,7 +93,7 @@ class HeldMemoryThread:
         if thread.holder is not self:
             raise used_after_release(thread.name)
         if thread.facts:
-            thread.aside.append(thread.facts)
+            thread.aside = (*thread.aside, thread.facts)
             thread.facts, thread.keys = [], {}
 
     async def release(self) -> None:
