@@ -42,6 +42,11 @@ from fanfold.session.setup import Composer
 from fanfold.session.surroundings import Surroundings
 
 
+OPENING_SECONDS = 0.5
+"""How long a session that is opened waits for another process that has the thread: one that opens it too has it only
+for a moment."""
+
+
 class RunScope(msgspec.Struct, frozen=True):
     """What a run works with, while it holds the thread."""
 
@@ -316,7 +321,7 @@ class Conversation:
 
     async def load(self) -> None:
         """Fold what the log holds."""
-        async with self._held():
+        async with self._held(OPENING_SECONDS):
             pass
 
     async def restore(self) -> None:
@@ -335,9 +340,9 @@ class Conversation:
                 await self._saved.save(held, self.usage)
 
     @asynccontextmanager
-    async def _held(self) -> AsyncGenerator[HeldThread]:
+    async def _held(self, wait_seconds: float = 0.0) -> AsyncGenerator[HeldThread]:
         """The thread for one operation, with everything in it folded."""
-        held = await self._log.hold(self.session_id)
+        held = await self._log.hold(self.session_id, wait_seconds=wait_seconds)
         try:
             if held.torn_tail is not None:
                 self._torn_tail = held.torn_tail
