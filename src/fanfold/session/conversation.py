@@ -41,7 +41,6 @@ from fanfold.session.saving import take_up
 from fanfold.session.setup import Composer
 from fanfold.session.surroundings import Surroundings
 
-
 OPENING_SECONDS = 0.5
 """How long a session that is opened waits for another process that has the thread: one that opens it too has it only
 for a moment."""
