@@ -16,6 +16,7 @@ import pytest
 
 from fanfold.contracts.facts import QuestionTurn, TextTurn, ToolTurn
 from fanfold.kernel.journal import JournalView
+from fanfold.orchestration.append_queue import ROOM
 from fanfold.orchestration.journal import read_journal
 from tests.support.chat_server import ChatServer
 from tests.support.resumable_run import AT_ONCE, SPECS, WORKFLOW, open_store
@@ -103,8 +104,9 @@ async def until_done(workspace: Path, store_path: Path, seed: int) -> None:
         assert await store.logs("workflow") == []
         calls = asked_of(server)
         assert {prompt for prompt, _ in calls} == {spec["prompt"] for spec in SPECS}
-        # Only what was under way, or on its way to the disk, may have been asked twice by each kill.
-        assert calls.total() - len(calls) <= kills * 2 * AT_ONCE
+        # Only what was under way, or on its way to the disk, may have been asked twice by each kill: how much the latter
+        # is, up to the room of the queue, is a matter of how long the disk takes.
+        assert calls.total() - len(calls) <= kills * (AT_ONCE + ROOM)
 
 
 @pytest.mark.timeout(120)
