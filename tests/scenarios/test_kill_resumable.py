@@ -104,8 +104,8 @@ async def until_done(workspace: Path, store_path: Path, seed: int) -> None:
         assert await store.logs("workflow") == []
         calls = asked_of(server)
         assert {prompt for prompt, _ in calls} == {spec["prompt"] for spec in SPECS}
-        # Only what was under way, or on its way to the disk, may have been asked twice by each kill: how much the latter
-        # is, up to the room of the queue, is a matter of how long the disk takes.
+        # Only what was under way, or on its way to the disk, may have been asked twice by each kill: how much the
+        # latter is, up to the room of the queue, is a matter of how long the disk takes.
         assert calls.total() - len(calls) <= kills * (AT_ONCE + ROOM)
 
 
