@@ -136,10 +136,7 @@ class ModelCalls:
 
     async def _admit(self, state: SessionState) -> None:
         """Ask the host's guard and its hooks whether the model may be called."""
-        decision = await self._around.budget.before_llm(self._session_id, state.context_tokens)
-        self._telling.budget(decision)
-        if isinstance(decision, BudgetDenial):
-            raise BudgetExhaustedError(resource=decision.resource, reason=decision.reason)
+        await self._readmit(state)
         if self._around.hooks.hears("generate_start"):
             payload = {"model": self._setup.model_id, "estimated_tokens": state.context_tokens}
             await self._telling.ask_hooks("generate_start", **payload)
@@ -204,6 +201,7 @@ class ModelCalls:
             raise ProviderError(f"no answer within {seconds:g} s", kind="timeout", retryable=True) from None
 
     async def _readmit(self, state: SessionState) -> None:
+        """Ask the guard alone: before each attempt, where hooks are asked once a call."""
         decision = await self._around.budget.before_llm(self._session_id, state.context_tokens)
         self._telling.budget(decision)
         if isinstance(decision, BudgetDenial):

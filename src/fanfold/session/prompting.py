@@ -3,11 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-import msgspec
-
 from fanfold.contracts.agents import AgentDefinition
 from fanfold.contracts.events import AgentResult, VerificationReport, VerificationStatus, event
-from fanfold.contracts.facts import Compacted, NewFact
 from fanfold.contracts.messages import NO_USAGE, Attachment
 from fanfold.contracts.record import JsonObject
 from fanfold.delegation.builtin_agents import ALIASES
@@ -16,18 +13,11 @@ from fanfold.kernel.delegation import plan_delegation
 from fanfold.kernel.goals import Goal, Judgement
 from fanfold.kernel.planning import PlanningMode, planning_mode, shown_plan, wants_plan
 from fanfold.kernel.state import SessionState
-from fanfold.kernel.transcript import as_plain_text, excerpt, messages_to_keep
+from fanfold.kernel.transcript import as_plain_text, excerpt
 from fanfold.options import AutoDelegation, SessionOptions
 from fanfold.portal import complete
 from fanfold.session.conversation import Begin, RunScope
-from fanfold.session.driver import Driver
-from fanfold.session.effects import Effects
 from fanfold.session.planner import Planner
-
-CLEARED = "(The conversation was cleared.)"
-"""What stands in the log for the answer to a prompt that was unfinished then."""
-KEPT_SHARE = 4
-"""A compaction that the host asks for keeps the newest messages up to a fourth of what there is."""
 
 
 class Prompting:
@@ -158,28 +148,3 @@ def answered(run: Callable[[RunScope], Awaitable[str]]) -> Begin:
         return AgentResult(text=text, usage=NO_USAGE, tool_calls_count=0, stop_reason="command", run_id=scope.run.id)
 
     return begin
-
-
-class Compaction(msgspec.Struct, frozen=True):
-    """How many messages there were before, and are now."""
-
-    before: int
-    after: int
-
-
-async def compact(driver: Driver, effects: Effects, length: int) -> Compaction:
-    """Replace the older messages of the transcript by a summary, because the host asked for it."""
-    state = driver.state
-    before = 0 if state.transcript is None else state.transcript.length
-    kept = 0 if state.transcript is None else messages_to_keep(state.transcript, state.context_tokens // KEPT_SHARE)
-    if state.phase not in ("idle", "done") or before - kept < 2:
-        return Compaction(before, before)
-    await driver.append([await effects.model.compact(state, kept, f"compaction:host:{length}")])
-    return Compaction(before, 0 if driver.state.transcript is None else driver.state.transcript.length)
-
-
-async def clear(driver: Driver, length: int) -> None:
-    """Let the next prompt begin a new conversation. The log keeps what was said."""
-    await driver.interrupt(CLEARED)  # what has failed, or waits for a person, is over too
-    if driver.state.transcript is not None:
-        await driver.append([NewFact(f"compaction:clear:{length}", None, Compacted(summary=""))])

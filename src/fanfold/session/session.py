@@ -20,11 +20,12 @@ from fanfold.runs.runs import Run
 from fanfold.runs.stream import EventBuffer, EventStream
 from fanfold.session.closing import Closing, close_all
 from fanfold.session.commands import CommandContext
+from fanfold.session.compacting import clear, compact
 from fanfold.session.conversation import Begin, RunScope
 from fanfold.session.hosted import Hosted
 from fanfold.session.inbox import Approval, Inbox, PendingConfirmation, PendingQuestion, is_question, question_of
 from fanfold.session.people import answer_fact, confirmation_fact
-from fanfold.session.prompting import answered, clear, compact
+from fanfold.session.prompting import answered
 from fanfold.session.setup import Composer
 from fanfold.session.toolbox import Toolbox
 
