@@ -7,6 +7,7 @@
     │   ├── InvalidHookError    a hook that cannot be registered (also a ValueError)
     │   ├── MissingExtraError   an optional dependency is not installed
     │   ├── MissingStoreError   the operation needs a session store
+    │   ├── WorkflowInputError  a workflow, its arguments or a call cannot be (also a ValueError; see `code`)
     │   └── StepChangedError    a strict resume met a step that is not the one it recorded
     ├── LifecycleError          right call, wrong moment
     │   ├── SessionBusyError    another operation holds the session or its thread
@@ -21,6 +22,7 @@
     │   ├── ProviderError       the model's side failed (`retryable` says whether waiting may help)
     │   ├── HookBlockedError    a hook of the host stopped it
     │   ├── ParkedError         it waits for a person, and nobody can answer here
+    │   ├── WorkflowAgentError  an agent that a workflow called has failed
     │   └── RunCancelledError
     ├── StorageError            the facts on disk
     │   ├── CorruptLogError
@@ -113,6 +115,22 @@ class MissingExtraError(UsageError):
 
 class MissingStoreError(UsageError):
     code = "MISSING_STORE"
+
+
+class WorkflowInputError(UsageError, ValueError):
+    """A workflow that is not launched, or a call in one that is refused; nothing was run or written by it.
+
+    `code` is one of `bad_meta`, `denied`, `unknown_workflow`, `needs_approval`, `bad_script`, `bad_args`, `bad_run_id`,
+    `run_not_found`, `journal_missing`, `journal_refused`, `wrong_workflow`, `args_mismatch`, `script_changed`,
+    `already_active`, `store_unwritable`, `bad_call`, `nesting`, `fanout_limit`, `agent_cap`, `not_serialisable`,
+    `wrong_moment` (spec-workflow 5.1). A spent budget is a `BudgetExhaustedError`.
+    """
+
+    code = "workflow_input"
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class StepChangedError(UsageError):
@@ -267,6 +285,20 @@ class ParkedError(RunError):
         self.tool_name = tool_name
         self.what = what
         self.args_of_call = args_of_call
+
+
+class WorkflowAgentError(RunError):
+    """An agent that a workflow called has failed; in a slot of `parallel` or `pipeline` it makes that slot None."""
+
+    code = "AGENT_FAILED"
+
+    def __init__(self, *, label: str, where: str, reason: str, agent_code: str | None = None) -> None:
+        super().__init__(f"agent '{label}' failed: {reason}")
+        self.label = label
+        self.where = where
+        """Path of the call in its run."""
+        self.agent_code = agent_code
+        """`error_code` of its outcome."""
 
 
 class RunCancelledError(RunError):

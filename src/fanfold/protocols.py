@@ -270,6 +270,155 @@ class SessionStore(Protocol):
         ...
 
 
+# ---- workflow runs --------------------------------------------------------------------------------------------------
+
+
+class RunLook(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's files as anybody may see them at any time."""
+
+    snapshot: bytes | None
+    is_held: bool
+    """Somebody runs it just now, here or in another process."""
+
+
+class JournalRead(msgspec.Struct, frozen=True, kw_only=True):
+    lines: Sequence[bytes]
+    """Whole lines without their newline, split at newlines alone."""
+    has_torn_end: bool = False
+    """The file ends within a line, which is not among `lines`."""
+
+
+class HeldRun(Protocol):
+    """The exclusive right to one run's files, until it is released or its process ends.
+
+    Raises (each operation):
+        LogWriteError: the file system refuses; what was written before stands.
+    """
+
+    @property
+    def run_id(self) -> str: ...
+
+    async def read_journal(self) -> JournalRead:
+        """All of it. None of a journal that is not there: `JournalRead(lines=())`; see `has_journal`."""
+        ...
+
+    async def has_journal(self) -> bool: ...
+
+    async def cut_journal(self, whole_lines: int) -> str | None:
+        """Keep the first `whole_lines` lines; what stands behind them is put aside, and the name of that file is
+        returned; None when nothing stood there."""
+        ...
+
+    async def append(self, lines: Sequence[bytes], *, is_durable: bool = True) -> None:
+        """Write lines (without their newline) behind the journal in one go: all or nothing. Synced when it returns,
+        unless it need not be durable."""
+        ...
+
+    async def put_blob(self, data: bytes) -> str:
+        """Keep `data`, durable when it returns, under its SHA-256, which is returned. The same data is kept once."""
+        ...
+
+    async def blob(self, name: str) -> bytes | None:
+        """None when there is none, or its bytes are not those of its name."""
+        ...
+
+    async def write_snapshot(self, data: bytes) -> None:
+        """Replace `<runId>.json` atomically."""
+        ...
+
+    async def write_output(self, data: bytes) -> None:
+        """Replace `<runId>.output.json` atomically."""
+        ...
+
+    async def write_script(self, text: str) -> None:
+        """Keep the text of an inline script, `<runId>.script.py`."""
+        ...
+
+    async def append_events(self, lines: Sequence[bytes]) -> None:
+        """Write lines behind the event file, not synced. The file keeps the newest ones, within its bound."""
+        ...
+
+    async def requested(self) -> bytes | None:
+        """What another process has asked of the run since it is held, see `WorkflowFiles.request`."""
+        ...
+
+    async def release(self) -> None: ...
+
+
+class WorkflowFiles(Protocol):
+    """Where the runs of one workspace keep their files: journal, snapshot, output, blobs, events (decisions 4.3).
+
+    A run id is `wf_<name>_<16 hex digits>`; anything else is refused before a file is touched.
+
+    Raises (each operation):
+        WorkflowInputError: `bad_run_id`.
+        LogWriteError: the file system refuses.
+    """
+
+    @property
+    def directory(self) -> str:
+        """For people, and for tools that read an output."""
+        ...
+
+    async def create(self, run_id: str) -> HeldRun:
+        """Hold a run that there is not yet.
+
+        Raises:
+            StoreConflictError: that id has files already.
+        """
+        ...
+
+    async def hold(self, run_id: str) -> HeldRun:
+        """Hold a run that there is.
+
+        Raises:
+            AlreadyActiveError: somebody has it.
+            WorkflowInputError: `run_not_found`.
+        """
+        ...
+
+    async def run_ids(self) -> Sequence[str]:
+        """Newest first, as far as the file system tells."""
+        ...
+
+    async def look(self, run_id: str) -> RunLook | None:
+        """None when there is no such run."""
+        ...
+
+    async def journal(self, run_id: str) -> JournalRead | None:
+        """Without holding the run; None when it has no journal."""
+        ...
+
+    async def blob(self, run_id: str, name: str) -> bytes | None: ...
+
+    async def output(self, run_id: str) -> bytes | None: ...
+
+    async def script(self, run_id: str) -> str | None: ...
+
+    async def events(self, run_id: str, after: int = 0) -> tuple[Sequence[bytes], int]:
+        """Event lines behind the position `after`, and the position behind them. One that the file has not any more
+        counts as its beginning."""
+        ...
+
+    async def request(self, run_id: str, data: bytes) -> None:
+        """Leave a request for whoever holds the run."""
+        ...
+
+    def output_path(self, run_id: str) -> str: ...
+
+    # Notices: what a conversation is still to be told of (the outbox of spec-workflow 1.2).
+
+    async def put_notice(self, session_id: str, run_id: str, data: bytes) -> None:
+        """Keep it, durable when it returns; it replaces the one of the same run."""
+        ...
+
+    async def notices(self, session_id: str) -> Sequence[tuple[str, bytes]]:
+        """(run id, data), oldest first."""
+        ...
+
+    async def remove_notice(self, session_id: str, run_id: str) -> None: ...
+
+
 # ---- orchestration --------------------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,7 @@ IN_ORDER = """
     auto_compact context_compacted run_control_applied log_repaired persistence_failed events_left_out agent_end error
     subagent_start subagent_progress subagent_end structured_partial step_retry step_cached step_changed
     step_recorded pipeline_warning item_end parallel_end map_end phase_start phase_end log budget_exhausted
+    async_launched task_started task_progress task_notification
     budget_threshold_hit passivation_requested peer_invocation
 """
 """Also written down here, so that nobody reorders it without meaning to; a new type goes to the end of its group."""

@@ -54,6 +54,11 @@ EVENT_TYPES: tuple[str, ...] = (
     "phase_end",
     "log",
     "budget_exhausted",
+    # of workflow runs (seed 004)
+    "async_launched",
+    "task_started",
+    "task_progress",
+    "task_notification",
     # of a cluster (seed 003): fanfold itself tells the first one only, hosts send the others
     "budget_threshold_hit",
     "passivation_requested",

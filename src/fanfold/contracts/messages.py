@@ -11,6 +11,7 @@ ASK_USER = "ask_user"
 """The one tool that the loop itself answers: a call of it parks the run until a person replies."""
 
 TASK = "task"
+WORKFLOW = "Workflow"
 """The tool by which a model hands work to other agents; children never see it."""
 
 StopReason = Literal["stop", "tool_calls", "length", "content_filter", "incomplete"]

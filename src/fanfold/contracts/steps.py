@@ -1,7 +1,7 @@
 """What to run (`AgentStepSpec`), independent of where, and what came of it (`StepOutcome`)."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -30,6 +30,23 @@ class AgentStepSpec(Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How often a failed step is tried again before its failure counts."""
     metadata: Any = None
     """The caller's own, as JSON; passed on, no part of the step's meaning."""
+    isolation: Literal["worktree"] | None = None
+    """`worktree`: it works in a git worktree of its own, begun from HEAD, and leaves its changes as a branch with one
+    commit (see `Worktree`)."""
+
+
+class Worktree(Record, frozen=True, kw_only=True):
+    """What a step with `isolation="worktree"` left behind: a branch with one commit, or nothing."""
+
+    branch: str | None = None
+    """None: it changed nothing, and nothing was kept."""
+    commit: str | None = None
+    base: str
+    """The commit that it began from."""
+    files: tuple[str, ...] = ()
+    diff: str = ""
+    """Unified; cut at 64 KiB, see `is_cut`."""
+    is_cut: bool = False
 
 
 class SourceAnchor(Record, frozen=True, kw_only=True):
@@ -61,6 +78,14 @@ class StepOutcome(Record, frozen=True, kw_only=True, omit_defaults=True, dict=Tr
     `SCHEMA_MISMATCH`, or `EXECUTOR_ERROR`. Absent where an executor of your own gives none."""
     stop_reason: str | None = None
     """Present when the answer did not end by itself, for example `length`."""
+    blocked_by: Literal["auth", "quota"] | None = None
+    """Present when the model's side refuses every further call until somebody acts or `reset_ms` is past."""
+    reset_ms: int | None = None
+    """When that is said to end, Unix ms."""
+    repairs: int | None = None
+    """Answers against the `output_schema` before this one; absent for none."""
+    worktree: Worktree | None = None
+    """What a step with `isolation="worktree"` left behind."""
 
     @property
     def parsed(self) -> Any:

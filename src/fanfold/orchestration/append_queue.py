@@ -5,15 +5,16 @@ load a batch is filled for as long as the store takes for the one before.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from fanfold.errors import FencedError, InternalError, StoreConflictError
 from fanfold.foreign import copy_of
-from fanfold.protocols import Lease, SessionStore
 
 ROOM = 1024
 """Records that may wait for their append before whoever brings more should wait too."""
 
+Append = Callable[[list[bytes]], Awaitable[None]]
+"""Writes records behind the log, all or nothing, durable when it returns."""
 Encode = Callable[[], bytes]
 """Makes the record. Called when its append is due: a whole batch at once is encoded in half the time."""
 _Entry = tuple[Encode, Callable[[], None]]
@@ -22,15 +23,10 @@ _Entry = tuple[Encode, Callable[[], None]]
 class AppendQueue:
     """The only writer of one log."""
 
-    def __init__(
-        self, store: SessionStore, log: str, last_seq: int, lease: Lease, before_batch: Callable[[], None]
-    ) -> None:
+    def __init__(self, append: Append, before_batch: Callable[[], None] | None = None) -> None:
         """`before_batch` is called before the records of each append are made."""
+        self._append = append
         self._before_batch = before_batch
-        self._store = store
-        self._log = log
-        self._last_seq = last_seq
-        self._lease = lease
         self._ahead: list[bytes] = []
         self._entries: list[_Entry] = []
         """Not durable yet, in their order."""
@@ -113,7 +109,8 @@ class AppendQueue:
         try:
             while self._entries and self._error is None:
                 batch = tuple(self._entries)
-                self._before_batch()
+                if self._before_batch is not None:
+                    self._before_batch()
                 await self._write([encode() for encode, _ in batch])
                 del self._entries[: len(batch)]
                 for _, on_written in batch:
@@ -130,7 +127,7 @@ class AppendQueue:
 
     async def _write(self, records: list[bytes]) -> None:
         ahead = tuple(self._ahead)
-        self._last_seq = await self._store.append(self._log, self._last_seq, [*ahead, *records], self._lease)
+        await self._append([*ahead, *records])
         del self._ahead[: len(ahead)]
 
     def _disappoint(self, error: Exception | None) -> None:

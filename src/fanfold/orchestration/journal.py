@@ -58,7 +58,8 @@ class WorkflowJournal:
         self._store = store
         self._lease = lease
         self._env = env
-        self._queue = AppendQueue(store, lease.name, last_seq, lease, view.begin_batch)
+        self._last_seq = last_seq
+        self._queue = AppendQueue(self._append, view.begin_batch)
         self._is_closed = False
         self.asked_for: set[str] = set()
         """Places that steps were asked for since it was opened."""
@@ -80,6 +81,9 @@ class WorkflowJournal:
         except BaseException:
             await store.release(lease)
             raise
+
+    async def _append(self, records: list[bytes]) -> None:
+        self._last_seq = await self._store.append(self._lease.name, self._last_seq, records, self._lease)
 
     def finished(self, place: str, identity: str) -> StepOutcome | None:
         """The recorded success of that very step."""

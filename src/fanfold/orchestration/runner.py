@@ -8,7 +8,7 @@ counts.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -28,11 +28,31 @@ from fanfold.orchestration.journal import EndedStep, WorkflowJournal
 from fanfold.orchestration.ledger import TokenLedger, spending
 from fanfold.orchestration.parsing import Parser, with_parsed
 from fanfold.orchestration.spent import Spent, spent_by
-from fanfold.protocols import AgentExecutor, EventSink, ResumableExecutor
+from fanfold.protocols import AgentExecutor, EventSink, ResumableExecutor, StepFacts
 
 TIMEOUT = "TIMEOUT"
 
 Counts = Callable[[StepOutcome], None]
+
+
+class KeptStep(StepFacts, Protocol):
+    """What is kept of one step over its attempts."""
+
+    has_ended: bool
+    """An attempt of this call has, of which nobody was told: another one follows."""
+
+    @property
+    def has_news(self) -> bool:
+        """Facts were told that may not be durable yet."""
+        ...
+
+    async def land(self) -> None:
+        """Have durable what the attempt told, for another one must not begin behind facts that are still on their way.
+
+        Raises:
+            StorageError: that could not be, which is no failure of the step.
+        """
+        ...
 
 
 class Tally(msgspec.Struct):
@@ -120,7 +140,7 @@ class StepRunner:
             StorageError: an outcome could not be recorded, so it does not count.
         """
         if self._journal is None:
-            outcome = self.tally.take(await self._attempts(spec, None, parser))
+            outcome = self.tally.take(await self.attempts(spec, None, parser))
             counts(outcome)
             return outcome
         where, identity = self.scope + (place or spec.task_id), identity or step_identity(spec)
@@ -135,7 +155,7 @@ class StepRunner:
         if where in self._journal.view.succeeded:
             self._tell("step_changed", spec, place=where)
         kept = _KeptFacts(self._journal, where, identity)
-        outcome = self.tally.take(await self._attempts(spec, kept, parser))
+        outcome = self.tally.take(await self.attempts(spec, kept, parser))
         told = counts if self.tell is None else partial(self._recorded, spec, where, counts)
         if not self._journal.record(kept.end(outcome, told)):
             await self._journal.room()
@@ -160,8 +180,15 @@ class StepRunner:
         if self.tell is not None:
             self.tell(event(kind, task_id=spec.task_id, **payload))
 
-    async def _attempts(self, spec: AgentStepSpec, kept: "_KeptFacts | None", parser: Parser | None) -> StepOutcome:
-        """The first success, or the last failure; with the usage and the cost of all attempts."""
+    async def attempts(
+        self, spec: AgentStepSpec, kept: "KeptStep | None" = None, parser: Parser | None = None
+    ) -> StepOutcome:
+        """The first success, or the last failure; with the usage and the cost of all attempts. Nothing is recorded but
+        what `kept` keeps.
+
+        Raises:
+            StorageError: what the step told `kept` could not be kept.
+        """
         earlier: StepOutcome | None = None
         for attempt in range(1, (spec.retries or 0) + 2):
             outcome, is_final = await self._attempt(spec, kept)
@@ -178,7 +205,7 @@ class StepRunner:
             self._tell("step_retry", spec, attempt=attempt + 1, reason=outcome.output)
         raise AssertionError("a step has at least one attempt")
 
-    async def _attempt(self, spec: AgentStepSpec, kept: "_KeptFacts | None") -> tuple[StepOutcome, bool]:
+    async def _attempt(self, spec: AgentStepSpec, kept: "KeptStep | None") -> tuple[StepOutcome, bool]:
         """An outcome, and whether another attempt would be pointless."""
         if self._control.is_unwanted(spec.task_id):
             return failed(spec, CANCELLED, code=RunCancelledError.code, usage=NO_USAGE), True
@@ -200,7 +227,7 @@ class StepRunner:
             room.settle(used)
         return outcome, is_final or self._ledger.denial() is not None
 
-    async def _timed(self, spec: AgentStepSpec, kept: "_KeptFacts | None") -> tuple[StepOutcome, bool]:
+    async def _timed(self, spec: AgentStepSpec, kept: "KeptStep | None") -> tuple[StepOutcome, bool]:
         seconds = None if spec.timeout_ms is None else spec.timeout_ms / 1000
         # The session's own executor tells when a step starts; any other one is taken to start it at once.
         timer = asyncio.timeout(None if self._resumable is not None else seconds)
@@ -216,7 +243,7 @@ class StepRunner:
             self._control.end(scope)
         return (answer if self._resumable is not None else _sound(spec, answer)), False
 
-    async def _execute(self, spec: AgentStepSpec, events: EventSink | None, kept: "_KeptFacts | None") -> StepOutcome:
+    async def _execute(self, spec: AgentStepSpec, events: EventSink | None, kept: "KeptStep | None") -> StepOutcome:
         if self._resumable is None or kept is None:
             return await self._executor.execute_step(spec, events)
         return await self._resumable.within(kept).execute_step(spec, events)
@@ -291,11 +318,6 @@ class _KeptFacts(msgspec.Struct):
             raise
 
     async def land(self) -> None:
-        """Have durable what the attempt told, for another one must not begin behind facts that are still on their way.
-
-        Raises:
-            StorageError: that could not be, which is no failure of the step.
-        """
         if self.error is not None:
             raise self.error
         thread = self.journal.view.threads.get(self.place)

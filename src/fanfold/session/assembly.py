@@ -19,6 +19,7 @@ from fanfold.governance.budget import BudgetGate
 from fanfold.governance.hooks import Hooks
 from fanfold.options import BUDGET_GUARD_TIMEOUT_MS, SessionOptions
 from fanfold.orchestration.control import FanOutControl
+from fanfold.orchestration.limiter import Limiter
 from fanfold.portal import Portal
 from fanfold.protocols import FactLog, Tool, ToolServer
 from fanfold.runs.operations import Operations
@@ -28,7 +29,6 @@ from fanfold.session.child import TaskExecutor
 from fanfold.session.conversation import Conversation
 from fanfold.session.hosted import ConnectServer, ReadAgents
 from fanfold.session.inbox import Inbox
-from fanfold.session.limiter import Limiter
 from fanfold.session.prompting import Prompting
 from fanfold.session.saved_session import SavedConversation
 from fanfold.session.saving import SessionSaves

@@ -29,13 +29,13 @@ from fanfold.kernel.schema import OutputSchema, compile_schema
 from fanfold.kernel.state import SessionState
 from fanfold.kernel.structured import Extraction, answer_contract, extract, failure_text, repair_prompt
 from fanfold.orchestration.ledger import TokenLedger
+from fanfold.orchestration.limiter import Limiter, Slot
 from fanfold.orchestration.spent import Spent, carry_spent, spent_by
 from fanfold.protocols import AgentExecutor, EventSink, FactLog, HeldThread, StepFacts
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects
 from fanfold.session.inbox import Inbox
 from fanfold.session.keeper import Keeper
-from fanfold.session.limiter import Limiter, Slot
 from fanfold.session.setup import AgentSetup
 from fanfold.session.surroundings import Surroundings
 

@@ -24,9 +24,9 @@ from fanfold.foreign import tolerant
 from fanfold.governance.budget import BudgetGate
 from fanfold.governance.hooks import Hooks
 from fanfold.orchestration.ledger import TokenLedger
+from fanfold.orchestration.limiter import Slot
 from fanfold.protocols import EventSink
 from fanfold.session.inbox import Inbox
-from fanfold.session.limiter import Slot
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,10 +29,10 @@ from fanfold.governance.budget import BudgetGate
 from fanfold.governance.hooks import Hooks
 from fanfold.kernel.decide import Limits
 from fanfold.orchestration.ledger import TokenLedger
+from fanfold.orchestration.limiter import Limiter
 from fanfold.protocols import AgentExecutor, EventSink, ToolScope
 from fanfold.session.child import TaskExecutor
 from fanfold.session.inbox import Inbox
-from fanfold.session.limiter import Limiter
 from fanfold.session.setup import AgentSetup
 from fanfold.stores.memory import MemoryFactLog
 from fanfold.testing.scripted import Reply, ScriptedModel
