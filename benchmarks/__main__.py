@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks import durable, fact_log, fan_out, latency, resume, sessions, simulation, start_up, tool_loop
+from benchmarks import durable, fact_log, fan_out, latency, resume, sessions, simulation, start_up, tool_loop, workflows
 from benchmarks.table import HEAD, LEGEND
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -28,6 +28,7 @@ MEASURED = {
     "latency": latency.measure,
     "sessions": sessions.measure,
     "simulation": simulation.measure,
+    "workflows": workflows.measure,
 }
 WITH_TABLES_OF_THEIR_OWN = ("http_client",)
 LIBRARIES = ("aiohttp", "msgspec", "openai")

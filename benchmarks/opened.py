@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks.workload import AddTool
 from fanfold import Agent, FileSessionStore, ModelClient, Session
@@ -29,12 +30,15 @@ async def agent_on(model: str | ModelClient) -> AsyncIterator[tuple[Agent, Path]
 
 
 @asynccontextmanager
-async def durable_session(model: str | ModelClient, at_once: int) -> AsyncIterator[tuple[Session, Path]]:
+async def durable_session(
+    model: str | ModelClient, at_once: int, **options: Any
+) -> AsyncIterator[tuple[Session, Path]]:
     """A session with a `session_store`, and the directory of that store."""
     async with agent_on(model) as (agent, workspace):
         directory = workspace / "store"
         store = FileSessionStore(directory)
         try:
-            yield await agent.session_async(workspace, max_parallel_tasks=at_once, session_store=store), directory
+            options = {"max_parallel_tasks": at_once, "session_store": store, **options}
+            yield await agent.session_async(workspace, **options), directory
         finally:
             await store.close()

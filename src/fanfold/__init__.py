@@ -7,6 +7,8 @@ for the rest.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fanfold.release import VERSION
+
 if TYPE_CHECKING:
     from fanfold.agent import Agent as Agent
     from fanfold.contracts.agents import AgentDefinition as AgentDefinition
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from fanfold.stores.memory_store import MemorySessionStore as MemorySessionStore
     from fanfold.stores.sqlite_store import SqliteSessionStore as SqliteSessionStore
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "fanfold.agent": ("Agent",),

@@ -23,6 +23,8 @@
     │   ├── HookBlockedError    a hook of the host stopped it
     │   ├── ParkedError         it waits for a person, and nobody can answer here
     │   ├── WorkflowAgentError  an agent that a workflow called has failed
+    │   ├── ScriptError         an inline script raised (`code` is the name of what it raised)
+    │   ├── SandboxError        an inline script was ended: a limit, or the sandbox died
     │   └── RunCancelledError
     ├── StorageError            the facts on disk
     │   ├── CorruptLogError
@@ -43,7 +45,7 @@ Every class has a stable wire `code`; every error survives pickling with its fie
 """
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Literal, Self
 
 
 def _revive(cls: type["FanfoldError"], args: tuple[object, ...], fields: dict[str, object]) -> "FanfoldError":
@@ -238,11 +240,18 @@ class BudgetExhaustedError(RunError):
         self.reason = reason
 
 
+_BLOCKED_BY: dict[str, Literal["auth", "quota"]] = {"auth": "auth", "quota": "quota"}
+"""By kind."""
+
+
 class ProviderError(RunError):
     """The model's side failed.
 
     `kind` is one of `connection`, `timeout`, `rate_limit`, `overloaded`, `server`, `auth`, `quota`,
     `bad_request`, `not_found`, `protocol`, `circuit_open`.
+
+    `blocked_by` is set when every further call with this key will be refused too, until somebody acts or until
+    `reset_ms` (Unix ms), where the server named a moment. A kind of `auth` or `quota` says so by itself.
     """
 
     code = "LLM_ERROR"
@@ -256,6 +265,8 @@ class ProviderError(RunError):
         provider: str = "",
         status: int | None = None,
         retry_after_ms: int | None = None,
+        blocked_by: Literal["auth", "quota"] | None = None,
+        reset_ms: int | None = None,
     ) -> None:
         super().__init__(f"LLM error: {message}")
         self.kind = kind
@@ -263,6 +274,8 @@ class ProviderError(RunError):
         self.provider = provider
         self.status = status
         self.retry_after_ms = retry_after_ms
+        self.blocked_by = blocked_by or _BLOCKED_BY.get(kind)
+        self.reset_ms = reset_ms
 
 
 class HookBlockedError(RunError):
@@ -299,6 +312,33 @@ class WorkflowAgentError(RunError):
         """Path of the call in its run."""
         self.agent_code = agent_code
         """`error_code` of its outcome."""
+
+
+class ScriptError(RunError):
+    """What left an inline script; what a call of its had raised leaves it as it is instead."""
+
+    code = "SCRIPT_ERROR"
+
+    def __init__(self, *, error_type: str, message: str, line: int | None = None, trace: str = "") -> None:
+        super().__init__(f"{error_type}: {message}" if message else error_type)
+        self.code = error_type
+        self.error_type = error_type
+        self.message = message
+        self.line = line
+        """Of the script."""
+        self.trace = trace
+
+
+class SandboxError(RunError):
+    """The sandbox of an inline script ended before its script did: a limit, or its process died."""
+
+    code = "SANDBOX"
+
+    def __init__(self, *, reason: str, line: int | None = None) -> None:
+        super().__init__(f"the script was ended: {reason}")
+        self.reason = reason
+        self.line = line
+        """Of the script, where it is known."""
 
 
 class RunCancelledError(RunError):

@@ -9,6 +9,7 @@ from msgspec import Meta
 from fanfold.contracts.agents import WorkerAgentSpec
 from fanfold.contracts.policy import ConfirmationPolicy, PermissionPolicy
 from fanfold.contracts.runs import SessionRetentionLimits
+from fanfold.contracts.workflow_runs import WorkflowLimits
 from fanfold.env import HostEnv
 from fanfold.errors import UsageError
 from fanfold.protocols import SessionStore
@@ -88,11 +89,20 @@ class SessionOptions(msgspec.Struct, kw_only=True):
     max_output_tokens: Positive | None = None
     allow_unsandboxed_bash: bool | None = None
 
+    wake_on_notice: bool | None = None
+    """Whether an idle session starts a run by itself when work in the background has ended. None: yes; otherwise it is
+    told of it in its next run."""
+
     # ---- agents ----
     agent_dirs: tuple[str, ...] | None = None
     worker_agents: tuple[WorkerAgentSpec, ...] | None = None
     manual_delegation_enabled: bool | None = None
     """Whether the model sees the `task` tool. None: yes, where the model can use tools."""
+    workflow_tool: bool | None = None
+    """Whether the model sees the `Workflow` tool. None: yes, where the model can use tools."""
+    inline_workflows: bool | None = None
+    """Whether workflows may be scripts that the model wrote; they run in a sandbox (extra `sandbox`). None: no."""
+    workflow_limits: WorkflowLimits | None = None
     auto_delegation: AutoDelegation | None = None
     auto_parallel: bool | None = None
     """False: automatic delegation takes the one best agent only. What was asked for explicitly still fans out."""
@@ -141,7 +151,7 @@ def _unchecked(value: Any) -> Any:
     """In a form that is checked as a whole: a record that was made by hand is not."""
     if isinstance(value, list | tuple):
         return [_unchecked(each) for each in cast("list[Any]", value)]
-    is_record = isinstance(value, AutoDelegation | SessionRetentionLimits | WorkerAgentSpec)
+    is_record = isinstance(value, AutoDelegation | SessionRetentionLimits | WorkerAgentSpec | WorkflowLimits)
     return msgspec.structs.asdict(value) if is_record else value
 
 

@@ -10,7 +10,7 @@ from fanfold.contracts.facts import Fact, NewFact
 from fanfold.contracts.messages import ModelReply, ModelRequest, ToolOutput, ToolSpec, Usage
 from fanfold.contracts.policy import Decision
 from fanfold.contracts.record import JsonObject
-from fanfold.contracts.steps import AgentStepSpec, StepOutcome
+from fanfold.contracts.steps import AgentStepSpec, StepOutcome, Worktree
 
 EventSink = Callable[[AgentEvent], None]
 """Receives events in order, on the session's loop; must return at once."""
@@ -66,6 +66,8 @@ class ToolScope(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str
     """The same for each attempt at the same recorded call: at-least-once tools may deduplicate by it."""
     emit: EventSink
+    workspace: str = ""
+    """The folder to work in: the session's workspace, or the worktree of a step that has its own."""
     may_read: Callable[[str], bool] = lambda path: True
     """False for a workspace-relative path that a rule keeps `read` from: a tool that shows contents leaves it out."""
     fetch_decision: Callable[[str], Decision] = lambda url: "allow"
@@ -99,6 +101,55 @@ class ToolServer(Protocol):
 
     async def close(self) -> None:
         """End it, with whatever it started; closing twice does nothing more."""
+        ...
+
+
+class StepFolderEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a step's folder."""
+
+    worktree: Worktree | None = None
+    """What it left behind; None when that could not be told."""
+    fault: str | None = None
+    """Why not all that it changed is kept in `worktree`, and where the rest is."""
+
+
+class StepFolder(Protocol):
+    """A folder of its own in which one step works, a copy of the workspace as it was last committed."""
+
+    @property
+    def root(self) -> str: ...
+
+    @property
+    def is_taken_up(self) -> bool:
+        """It is that of an earlier attempt at the step, with what that one did."""
+        ...
+
+    def bound(self, tools: Mapping[str, Tool]) -> Mapping[str, Tool]:
+        """The same tools, those of the workspace working in this folder."""
+        ...
+
+    def real_path(self, path: str) -> str:
+        """Where in it a path argument really leads, as rules about paths name it."""
+        ...
+
+    async def end(self, *, message: str, now_ms: int) -> StepFolderEnd:
+        """Keep what was changed, with `message`, and let the folder go. It raises nothing, and comes to its end though
+        the task is cancelled meanwhile, which is left for the caller to look for."""
+        ...
+
+
+class StepFolders(Protocol):
+    """Gives the steps that have `isolation` their folders."""
+
+    async def begin(self, task_id: str, *, key: str, goes_on: bool, now_ms: int) -> StepFolder:
+        """A fresh one, or, if the step `goes_on` from recorded turns, that of an earlier attempt, if there is one.
+
+        Args:
+            key: the same for each attempt at a step that may go on, else empty.
+
+        Raises:
+            UsageError: why there can be none.
+        """
         ...
 
 

@@ -7,7 +7,7 @@ import asyncio
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -18,7 +18,10 @@ from fanfold.contracts.settings import Settings
 from fanfold.delegation.builtin_agents import BUILTIN_AGENTS
 from fanfold.delegation.worker_agents import as_definition, parse_worker, worker_definition
 from fanfold.errors import UsageError
-from fanfold.protocols import Tool
+from fanfold.protocols import StepFolders, Tool, WorkflowFiles
+
+if TYPE_CHECKING:
+    from fanfold.workflow.registry import ScriptFolder
 
 MAX_REMEMBERED = 64
 
@@ -78,6 +81,9 @@ class Workplace:
 
         self.workspace = Workspace(directory)
         self._tools: dict[bool, Mapping[str, Tool]] = {}
+        self._folders: dict[bool, StepFolders] = {}
+        self._workflow_files: WorkflowFiles | None = None
+        self._workflow_folder: ScriptFolder | None = None
 
     def tools(self, *, allow_unsandboxed_bash: bool) -> Mapping[str, Tool]:
         from fanfold.tools.toolset import builtin_tools
@@ -86,6 +92,32 @@ class Workplace:
             made = builtin_tools(self.workspace, allow_unsandboxed_bash=allow_unsandboxed_bash)
             self._tools[allow_unsandboxed_bash] = made
         return self._tools[allow_unsandboxed_bash]
+
+    def folders(self, *, allow_unsandboxed_bash: bool) -> StepFolders | None:
+        """The worktrees of steps that have their own; None on a system where they cannot be."""
+        if os.name != "posix":
+            return None
+        from fanfold.tools.worktree import Worktrees
+
+        if allow_unsandboxed_bash not in self._folders:
+            own = self.tools(allow_unsandboxed_bash=allow_unsandboxed_bash)
+            made = Worktrees(self.workspace, own, allow_unsandboxed_bash=allow_unsandboxed_bash)
+            self._folders[allow_unsandboxed_bash] = made
+        return self._folders[allow_unsandboxed_bash]
+
+    def workflow_files(self) -> WorkflowFiles:
+        from fanfold.stores.run_files import open_run_files
+
+        if self._workflow_files is None:
+            self._workflow_files = open_run_files(self.workspace.root)
+        return self._workflow_files
+
+    def workflow_folder(self) -> "ScriptFolder":
+        from fanfold.config.workflow_files import WorkflowFolder
+
+        if self._workflow_folder is None:
+            self._workflow_folder = WorkflowFolder(self.workspace.root, os.environ)
+        return self._workflow_folder
 
     async def keep_text(self, text: str) -> str | None:
         """Where `read` finds the whole of a text that a model is shown a part of."""

@@ -166,6 +166,12 @@ TABLE: list[tuple[str, Sequence[Payload | tuple[str, Payload]], Limits, Action]]
         RunTools((call("a"), call("b"))),
     ),
     (
+        "a notice gives a new budget",
+        [*EIGHT_ROUNDS, ("notice-1", UserMessaged("it has ended")), tools(call("z"))],
+        LIMITS,
+        RunTools((call("z"),)),
+    ),
+    (
         "a steer does not give new steps",
         [ASK, *ROUND, ("steer:1", UserMessaged("rather this"))],
         Limits(steps=2),
@@ -247,6 +253,31 @@ def test_usage_and_counters_are_of_the_run() -> None:
     assert (state.usage.total_tokens, state.steps, state.tool_results) == (10, 3, 1)
     state = evolve(state, Fact(5, "m-5", None, UserMessaged("next")))
     assert (state.usage.total_tokens, state.steps, state.tool_results) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("cause", [None, "turn:1"])
+def test_a_notice_continues_the_run_that_it_names_and_otherwise_begins_one(cause: str | None) -> None:
+    used = Usage(total_tokens=5)
+    before = fold(log(ASK, ToolTurn(call=call("a"), usage=used), ok("a"), TextTurn(text="done", usage=used)))
+    state = evolve(before, Fact(5, "notice-x", cause, UserMessaged("x has ended")))
+    assert (state.phase, state.turn, state.is_notice) == ("infer", 2, True)
+    assert (state.rounds, state.successes, state.cycle, state.text) == (0, 0, 0, "")
+    of_run = (state.steps, state.usage.total_tokens, state.tool_results)
+    assert of_run == ((3, 10, 1) if cause else (0, 0, 0))
+    assert state.session_usage.total_tokens == 10
+    assert before.history is state.history  # until the turn is over
+    done = evolve(state, Fact(6, "k6", None, TextTurn(text="noted")))
+    assert [type(message) for message in list(done.history or ())[-2:]] == [UserMessage, AssistantMessage]
+    assert not evolve(done, Fact(7, "m-6", None, ASK)).is_notice
+    assert not evolve(state, Fact(6, "steer:1", None, ASK)).is_notice
+
+
+@pytest.mark.parametrize("cause", [None, "turn:1"])
+def test_a_notice_within_a_turn_that_is_aside_is_aside_too_and_one_behind_it_is_not(cause: str | None) -> None:
+    state = fold(log(("aside-0", ASK), TextTurn(text="aside")))
+    state = evolve(state, Fact(3, "notice-x", cause, UserMessaged("x has ended")))
+    state = evolve(state, Fact(4, "k4", None, TextTurn(text="noted")))
+    assert list(state.history or ()) == ([] if cause else [UserMessage("x has ended"), AssistantMessage("noted")])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 Each line ends with `,"crc":"<8 hex digits>"}`, the CRC-32 of all that stands before. `header` opens each attempt;
 `started` and `result` belong to one call and have its `seq`; `turns` are facts of an agent under way, so that it can go
-on from its last one; `attempt_end` closes an attempt. A reader passes over types that it does not know.
+on from its last one; `moved` says where a replayed call stands now; `attempt_end` closes an attempt. A reader passes
+over types that it does not know.
 """
 
 from typing import Literal
@@ -49,6 +50,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     key: str
     """The idempotency key that its tools get."""
     attempt: int
+    """0: copied from the run that this one was forked from."""
     call: msgspec.Raw = msgspec.Raw(b"null")
     """What was asked, the JSON that `id` is the digest of: for plans and people."""
 
@@ -87,10 +89,18 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", tag="turns
     """As the fact log writes them; the first has seq 1 when the agent begins anew."""
 
 
+class Moved(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", tag="moved"):
+    """What is recorded as `seq` answered a call at another place, for the script was edited: it stands there from now
+    on, so that of several equal calls each gets the same answer in every later attempt."""
+
+    seq: int
+    path: str
+
+
 class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", tag="attempt_end"):
     attempt: int
     status: RunStatus
     at_ms: int
 
 
-RunRecord = Header | Started | Result | Turns | AttemptEnd
+RunRecord = Header | Started | Result | Turns | Moved | AttemptEnd

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fanfold.contracts.agents import AgentDefinition
 from fanfold.contracts.messages import ToolOutput, ToolSpec
+from fanfold.contracts.notices import Notice
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome, child_session_id, failed
 from fanfold.delegation.builtin_agents import find_agent
@@ -21,6 +22,8 @@ from fanfold.delegation.task_request import InvalidTaskError, TaskRequest, parse
 from fanfold.delegation.tracker import Tracker
 from fanfold.env import HostEnv
 from fanfold.errors import RunCancelledError
+from fanfold.kernel.call_ids import HOST_PREFIX
+from fanfold.kernel.notification import is_shown_whole, render_notification
 from fanfold.kernel.plain_text import plain
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.runner import StepRunner
@@ -46,6 +49,7 @@ class TaskTool:
         launch: Launch | None = None,
         new_control: Callable[[], FanOutControl] = FanOutControl,
         keep: Keep | None = None,
+        notify: Callable[[Notice], None] | None = None,
     ) -> None:
         """Args:
         agents: those that the description lists, but for hidden ones.
@@ -53,6 +57,7 @@ class TaskTool:
         launch: for background tasks; None: there are none.
         new_control: makes the control of one call, by which its children can be cancelled.
         keep: for texts of children that a model sees in part only; None: the rest is not kept.
+        notify: hears of the end of each background task that a model has started; the host looks after its own.
         """
         self._executor = executor
         self._env = env
@@ -61,6 +66,7 @@ class TaskTool:
         self._new_control = new_control
         self._tracker = tracker
         self._keep = keep
+        self._notify = notify
 
     @property
     def spec(self) -> ToolSpec:
@@ -75,7 +81,7 @@ class TaskTool:
         except InvalidTaskError as error:
             return refused(str(error))
         if request.is_background and find_agent(specs[0].agent, self._agents) is not None:
-            return await self._in_background(replace(specs[0], timeout_ms=request.timeout_ms), scope.emit)
+            return await self._in_background(replace(specs[0], timeout_ms=request.timeout_ms), scope)
         return await self._in_foreground(specs, request, scope.emit)
 
     # ---- foreground ----
@@ -117,18 +123,21 @@ class TaskTool:
 
     # ---- background ----
 
-    async def _in_background(self, spec: AgentStepSpec, emit: EventSink) -> ToolOutput:
+    async def _in_background(self, spec: AgentStepSpec, scope: ToolScope) -> ToolOutput:
         if self._launch is None:
             return refused("task cannot run in the background here; leave background out to wait for its result")
-        events = TaskEvents(emit, self._env.clock, self._tracker)
-        if not await _handed_over(self._launch, spec.task_id, self._child(spec, events)):
+        events = TaskEvents(scope.emit, self._env.clock, self._tracker)
+        notify = None if scope.call_id.startswith(HOST_PREFIX) else self._notify
+        if not await _handed_over(self._launch, spec.task_id, self._child(spec, events, notify)):
             return report([spec], [_cancelled(spec)], Verdict(needed=1), {})
         started = {"task_id": spec.task_id, "session_id": child_session_id(spec.task_id), "agent": spec.agent}
         return ToolOutput(
             output=f"Task started in background. Task ID: {spec.task_id}", metadata={**started, "background": True}
         )
 
-    async def _child(self, spec: AgentStepSpec, events: TaskEvents) -> StepOutcome:
+    async def _child(
+        self, spec: AgentStepSpec, events: TaskEvents, notify: Callable[[Notice], None] | None
+    ) -> StepOutcome:
         events.announce(spec)
         told: list[StepOutcome] = []
         try:
@@ -136,7 +145,22 @@ class TaskTool:
             await runner.run(spec, told.append)
         finally:
             events.end(spec, told[0] if told else _cancelled(spec))
+        if notify is not None:
+            notify(Notice(spec.task_id, await self._notification(spec, told[0])))
         return told[0]
+
+    async def _notification(self, spec: AgentStepSpec, outcome: StepOutcome) -> str:
+        status = "completed" if outcome.success else "failed"
+        if outcome.error_code == RunCancelledError.code:
+            status = "cancelled"
+        place = None
+        if self._keep is not None and not is_shown_whole(outcome.output):
+            place = await self._keep(outcome.output)
+        fields = {"agent": spec.agent, "description": spec.description}
+        if outcome.usage is not None:
+            fields["tokens"] = str(outcome.usage.total_tokens)
+        fields = {name: value for name, value in fields.items() if value}
+        return render_notification("task", spec.task_id, status, fields, outcome.output, place)
 
 
 async def _handed_over(launch: Launch, name: str, work: Coroutine[Any, Any, Any]) -> bool:

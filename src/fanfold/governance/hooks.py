@@ -146,19 +146,22 @@ class Hooks:
 
     # ---- on the session's loop ----
 
-    async def fire(self, event: HookEvent, payload: JsonObject) -> HookVerdict:
+    async def fire(
+        self, event: HookEvent, payload: JsonObject, *, real_path: Callable[[str], str] | None = None
+    ) -> HookVerdict:
         """Tell the hooks that hear `event`, one after the other, and return what they decided.
 
         Each handler gets a copy of its own: `common`, `payload` as modified by those before it, and `event_type`. At a
         point of `BLOCKING_EVENTS` the first verdict other than `Proceed` ends the round and stands, and a handler that
         fails has blocked; elsewhere answers count for nothing, and failures are logged. `Proceed.modified` holds the
-        keys of `payload` that have new values.
+        keys of `payload` that have new values. `real_path` is that of a child which works in another folder.
         """
+        real_path = real_path or self._real_path
         is_blocking = event in BLOCKING_EVENTS
         current: JsonObject = {**self._common, **payload, "event_type": event}
         modified: JsonObject = {}
         for hook in self._by_event.get(event, ()):
-            if not is_heard(hook.matcher, current, self._real_path):
+            if not is_heard(hook.matcher, current, real_path):
                 continue
             if self._is_closed:
                 return Blocked("the session is closed: its hooks are not asked any more") if is_blocking else PROCEED

@@ -4,11 +4,13 @@ import re
 from collections.abc import Sequence
 
 LONGEST_ID = 64
-_ID = r"[A-Za-z0-9_-]{1,64}"
+HOST_PREFIX = "host-"
+"""The id of a call that the host makes itself begins so, and no other's."""
+_ID = rf"(?!{HOST_PREFIX})[A-Za-z0-9_-]{{1,64}}"
 
 
 def unique_ids(given: Sequence[str]) -> list[str]:
-    """Ids that match `^[A-Za-z0-9_-]{1,64}$`.
+    """Ids that match `^[A-Za-z0-9_-]{1,64}$`, and are none of the host's.
 
     An odd or empty one becomes `call-<position>`, a repeated one gets `-2`, `-3`, ...
     """

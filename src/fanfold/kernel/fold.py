@@ -39,6 +39,9 @@ IMAGE_TOKENS = 1_500
 
 STEER_PREFIX = "steer:"
 """A `user.message` whose key starts so continues the run; any other begins a new one."""
+NOTICE_PREFIX = "notice-"
+"""A `user.message` whose key starts so tells of work in the background that has ended. One that came while a run was
+under way names that turn as its cause and continues the run; one without a cause begins a run."""
 ASIDE_PREFIXES = ("aside-", "m-hist-")
 """A `user.message` whose key starts so is no part of the session's own history (seed 002)."""
 
@@ -70,7 +73,7 @@ def evolve(state: SessionState, fact: Fact) -> SessionState:
 def _apply(state: SessionState, fact: Fact) -> SessionState:
     match fact.payload:
         case UserMessaged():
-            return _user_messaged(state, fact.payload, fact.key)
+            return _user_messaged(state, fact.payload, fact)
         case TextTurn() | ToolTurn() | QuestionTurn():
             return _model_turned(state, fact, fact.payload)
         case ToolResulted():
@@ -87,9 +90,10 @@ def _apply(state: SessionState, fact: Fact) -> SessionState:
             return state
 
 
-def _user_messaged(state: SessionState, payload: UserMessaged, key: str) -> SessionState:
-    is_steer = key.startswith(STEER_PREFIX)
-    if not is_steer and (is_aside := key.startswith(ASIDE_PREFIXES)) != state.is_aside:
+def _user_messaged(state: SessionState, payload: UserMessaged, fact: Fact) -> SessionState:
+    is_notice = fact.key.startswith(NOTICE_PREFIX)
+    continues_run = fact.key.startswith(STEER_PREFIX) or (is_notice and fact.cause is not None)
+    if not continues_run and (is_aside := fact.key.startswith(ASIDE_PREFIXES)) != state.is_aside:
         state = replace(state, is_aside=is_aside)
     # The driver records what becomes of unfinished calls (decisions 2.5); a log that lacks it still folds to a
     # transcript that every provider accepts.
@@ -100,6 +104,7 @@ def _user_messaged(state: SessionState, payload: UserMessaged, key: str) -> Sess
         state,
         phase="infer",
         turn=state.turn + 1,
+        is_notice=is_notice,
         cycle=0,
         rounds=0,
         successes=0,
@@ -107,7 +112,7 @@ def _user_messaged(state: SessionState, payload: UserMessaged, key: str) -> Sess
         reasoning="",
         stop_reason="stop",
     )
-    return state if is_steer else replace(state, steps=0, usage=NO_USAGE, tool_results=0, questions=0)
+    return state if continues_run else replace(state, steps=0, usage=NO_USAGE, tool_results=0, questions=0)
 
 
 def _model_turned(state: SessionState, fact: Fact, payload: ModelTurn) -> SessionState:

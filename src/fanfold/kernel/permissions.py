@@ -217,11 +217,21 @@ def _texts(name: str, args: JsonObject) -> tuple[str, ...]:
         return (" ".join(str(args[key]) for key in ("mode", "query", "path") if key in args),)
     if name == "ls":
         return (str(args.get("path", ".")),)
+    if name == "workflow":
+        return (_workflow(args),)
     if name == "web_fetch":
         return (normal_url(str(args.get("url", ""))),)
     if name == "git":
         return (" ".join(str(args[key]) for key in ("command", "ref", "target", "path") if key in args),)
     return (encode_json(args).decode(),)
+
+
+def _workflow(args: JsonObject) -> str:
+    """Its name, also of a run that is to be gone on with; `inline` for a script of no name."""
+    run_id = str(args.get("resume_from_run_id", ""))
+    if "name" not in args and run_id.startswith("wf_"):
+        return run_id.removeprefix("wf_").rpartition("_")[0]
+    return str(args.get("name", "inline"))
 
 
 def _files(args: JsonObject) -> list[object]:

@@ -19,7 +19,9 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     facts: int = 0
     """Facts that drove the fold (notes are not counted)."""
     turn: int = 0
-    """User messages so far, steers included."""
+    """User messages so far, steers and notices included."""
+    is_notice: bool = False
+    """What began the turn was no user's word, but tells of work in the background."""
     cycle: int = 0
     """Settled tool rounds of this turn."""
     transcript: Entry | None = None

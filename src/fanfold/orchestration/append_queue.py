@@ -61,8 +61,11 @@ class AppendQueue:
         """`submit`, and wait until it is durable, also when the caller is cancelled: it is written all the same, and
         whoever goes on from there must find it."""
         landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        is_written = False
 
         def written() -> None:
+            nonlocal is_written
+            is_written = True
             on_written()
             if not landed.done():
                 landed.set_result(None)
@@ -70,11 +73,10 @@ class AppendQueue:
         self._hopes.add(landed)
         try:
             self.submit(encode, written)
-            await asyncio.shield(landed)
+            await landed
         except asyncio.CancelledError:
-            await asyncio.wait((landed,))
-            if not landed.cancelled():
-                landed.exception()  # seen
+            while not is_written and self._error is None and self._flusher is not None:
+                await self.idle()
             raise
         finally:
             self._hopes.discard(landed)

@@ -12,6 +12,11 @@ class Limiter:
         self.slots = max(1, slots)
         self._free = asyncio.Semaphore(self.slots)
 
+    @property
+    def is_full(self) -> bool:
+        """The next step has to wait for its place."""
+        return self._free.locked()
+
     def slot(self) -> "Slot":
         """One step's place, to be entered. A step inside a step (a tool that fans out) runs on the place that the outer
         one lends: it only waits meanwhile, and a slot is never held for waiting."""

@@ -1,13 +1,11 @@
 """What a resumable call would do: which steps are recorded, which run again, and why. Nothing runs, nothing changes."""
 
-import difflib
 from collections.abc import Mapping, Sequence
-
-import msgspec
 
 from fanfold.contracts.messages import NO_USAGE
 from fanfold.contracts.steps import AgentStepSpec
 from fanfold.contracts.workflow import PlannedStep, ResumePlan
+from fanfold.kernel.changed_lines import changed_lines
 from fanfold.kernel.journal import JournalView, Thread, asked_specs, usage_of
 from fanfold.kernel.step_identity import MEANING, step_identity
 from fanfold.orchestration.journal import read_journal
@@ -68,24 +66,11 @@ def _difference(old: AgentStepSpec | None, new: AgentStepSpec) -> tuple[str, tup
     if old is None:
         return "changed", ()
     changed = [field for field in MEANING if getattr(old, field) != getattr(new, field)]
-    lines = [line for field in changed for line in _changed_lines(getattr(old, field), getattr(new, field))]
+    lines = [line for field in changed for line in changed_lines(getattr(old, field), getattr(new, field))]
     return ", ".join(_SPOKEN.get(field, field) for field in changed) + " changed", tuple(lines)
 
 
 _SPOKEN = {"output_schema": "schema"}
-
-
-def _changed_lines(old: object, new: object) -> list[str]:
-    lines = difflib.unified_diff(_lines(old), _lines(new), lineterm="", n=0)
-    return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
-
-
-def _lines(value: object) -> list[str]:
-    if isinstance(value, str):
-        return value.splitlines()
-    return (
-        [] if value is None else msgspec.json.format(msgspec.json.encode(value, order="sorted")).decode().splitlines()
-    )
 
 
 class _Estimate:

@@ -346,7 +346,7 @@ def _cut(spec: AgentStepSpec, scope: StepScope, spent: Spent | None) -> StepOutc
         outcome = failed(spec, f"Task failed: it did not end within {spec.timeout_ms} ms", code=TIMEOUT)
     if spent is None:
         return replace(outcome, usage=_estimate(spec, outcome))
-    return replace(outcome, usage=spent.usage, cost_usd=spent.cost_usd)
+    return replace(outcome, usage=spent.usage, cost_usd=spent.cost_usd, worktree=spent.worktree)
 
 
 def _sound(spec: AgentStepSpec, answer: object) -> StepOutcome:

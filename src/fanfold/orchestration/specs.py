@@ -17,6 +17,7 @@ _FIELDS = AgentStepSpec.__struct_fields__
 _REQUIRED = ("task_id", "agent", "prompt")
 _TEXTS = ("task_id", "agent", "description", "prompt", "model", "parent_session_id")
 _MOST = 10**9
+ISOLATED = "worktree"
 _LEAST = (("max_steps", 0), ("timeout_ms", 1), ("retries", 0))
 
 _any_json = msgspec.json.Decoder()
@@ -103,6 +104,8 @@ def _from_mapping(source: SpecLike, index: int | None) -> AgentStepSpec:
     for key in _REQUIRED:
         if fields.get(key) is None:
             raise InvalidSpecError("is required", index=index, field=key)
+    if fields.get("isolation") not in (None, ISOLATED):
+        raise InvalidSpecError(f"must be '{ISOLATED}', got {fields['isolation']!r}", index=index, field="isolation")
     given = {key: value for key, value in fields.items() if value is not None}
     try:
         return msgspec.convert(given, AgentStepSpec)

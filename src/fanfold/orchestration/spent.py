@@ -1,4 +1,4 @@
-"""What a step had used when it was cut off, on its way from the executor to whoever cut it.
+"""What a step had used and left when it was cut off, on its way from the executor to whoever cut it.
 
 A cancelled step has no outcome. What goes from it to its caller is the cancellation itself, so that carries the figure.
 """
@@ -6,11 +6,13 @@ A cancelled step has no outcome. What goes from it to its caller is the cancella
 import msgspec
 
 from fanfold.contracts.messages import Usage
+from fanfold.contracts.steps import Worktree
 
 
 class Spent(msgspec.Struct, frozen=True):
     usage: Usage
     cost_usd: float | None = None
+    worktree: Worktree | None = None
 
 
 def carry_spent(stop: BaseException, spent: Spent) -> None:

@@ -4,7 +4,8 @@ failure                                   this call                        its s
 rate_limit, overloaded with Retry-After   waits that long plus jitter      wait as well
 server, connection, timeout, overloaded   waits: full-jitter backoff       go on
 protocol (an empty turn, broken JSON)     tries at most twice more         go on
-auth, quota                               fails                            fail unsent: the circuit is open
+auth, quota                               fails                            fail unsent: the circuit is open,
+                                                                           until the moment that the server named
 anything else                             fails                            go on
 """
 
@@ -31,15 +32,22 @@ class Endpoint:
         """On the host's monotonic clock."""
         self.terminal: ProviderError | None = None
         """What every later call is told, once the key was refused."""
-        self.provider = ""
+        self.throttle: ProviderError | None = None
+        """Who named that moment."""
 
     def learn(self, failure: ProviderError, now_ms: int) -> None:
         if failure.kind in _TERMINAL and self.terminal is None:
             self.terminal = _restated(failure, f"not sent, because an earlier call failed for good: {_text(failure)}")
             self.terminal.kind = "circuit_open"
         elif failure.kind in _SHARED and failure.retry_after_ms is not None:
-            self.not_before_ms = max(self.not_before_ms, now_ms + failure.retry_after_ms)
-            self.provider = failure.provider
+            until_ms = now_ms + failure.retry_after_ms
+            if until_ms > self.not_before_ms:
+                self.not_before_ms, self.throttle = until_ms, _restated(failure, "")
+
+    def close_if_over(self, now_ms: int) -> None:
+        """Close the circuit where its end was named and is past, on the wall clock."""
+        if self.terminal is not None and self.terminal.reset_ms is not None and self.terminal.reset_ms <= now_ms:
+            self.terminal = None
 
 
 class RetryingClient:
@@ -64,6 +72,9 @@ class RetryingClient:
                 return await self._inner.generate(request, deltas)
             except ProviderError as failure:
                 attempt += 1
+                asked_ms = failure.retry_after_ms or 0
+                if failure.blocked_by and failure.reset_ms is None and asked_ms > LONGEST_RETRY_AFTER_MS:
+                    failure.reset_ms = self._env.clock.now_ms() + asked_ms  # an answer without a date
                 endpoint.learn(failure, self._env.clock.monotonic_ms())
                 await self._pause(failure, attempt)
             if request.before_retry is not None:
@@ -81,17 +92,20 @@ class RetryingClient:
             ProviderError: `circuit_open`, or `rate_limit` when that moment is too far away; nothing was sent.
         """
         endpoint, clock = self._endpoint, self._env.clock
+        endpoint.close_if_over(clock.now_ms())
         while endpoint.terminal is None:
             wait_ms = endpoint.not_before_ms - clock.monotonic_ms()
             if wait_ms <= 0:
                 return
-            if wait_ms > LONGEST_RETRY_AFTER_MS:
+            if wait_ms > LONGEST_RETRY_AFTER_MS and (throttle := endpoint.throttle) is not None:
                 raise ProviderError(
-                    f"not sent, because {endpoint.provider} asked to wait another {wait_ms / 1000:g} s",
+                    f"not sent, because {throttle.provider} asked to wait another {wait_ms / 1000:g} s",
                     kind="rate_limit",
                     retryable=True,
-                    provider=endpoint.provider,
+                    provider=throttle.provider,
                     retry_after_ms=wait_ms,
+                    blocked_by=throttle.blocked_by,
+                    reset_ms=throttle.reset_ms,
                 )
             await clock.sleep((wait_ms + self._jitter_ms(1)) / 1000)
         raise _restated(endpoint.terminal, _text(endpoint.terminal))
@@ -130,6 +144,8 @@ def _restated(error: ProviderError, message: str) -> ProviderError:
         provider=error.provider,
         status=error.status,
         retry_after_ms=error.retry_after_ms,
+        blocked_by=error.blocked_by,
+        reset_ms=error.reset_ms,
     )
     restated.hint = error.hint
     return restated

@@ -2,7 +2,7 @@
 
 import asyncio
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from fanfold.errors import LifecycleError, RunCancelledError, SessionBusyError, SessionClosedError
@@ -83,6 +83,16 @@ class Operations:
     def is_busy(self) -> bool:
         # Done is done, though nobody has been told yet.
         return self._exclusive is not None and not self._exclusive.done()
+
+    def when_free(self, told: Callable[[], None]) -> None:
+        """Call `told` as soon as the exclusive operation under way has ended."""
+        if self._exclusive is not None:
+            self._exclusive.add_done_callback(lambda _: told())
+
+    async def until_free(self) -> None:
+        """Return when the exclusive operation under way has ended, whoever waits for its result."""
+        if self._exclusive is not None:
+            await asyncio.wait({self._exclusive})
 
     async def close(self) -> None:
         """Refuse new work, cancel all that runs, return when it has stopped."""

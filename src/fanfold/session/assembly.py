@@ -3,11 +3,12 @@
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fanfold.contracts.agents import AgentDefinition
+from fanfold.contracts.messages import TASK, WORKFLOW
 from fanfold.contracts.policy import PermissionPolicy
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.runs import SessionRetentionLimits
@@ -21,7 +22,7 @@ from fanfold.options import BUDGET_GUARD_TIMEOUT_MS, SessionOptions
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.limiter import Limiter
 from fanfold.portal import Portal
-from fanfold.protocols import FactLog, Tool, ToolServer
+from fanfold.protocols import FactLog, StepFolders, Tool, ToolServer, WorkflowFiles
 from fanfold.runs.operations import Operations
 from fanfold.runs.run_control import RunControls
 from fanfold.runs.runs import Runs
@@ -29,12 +30,18 @@ from fanfold.session.child import TaskExecutor
 from fanfold.session.conversation import Conversation
 from fanfold.session.hosted import ConnectServer, ReadAgents
 from fanfold.session.inbox import Inbox
+from fanfold.session.notices import Notices
 from fanfold.session.prompting import Prompting
 from fanfold.session.saved_session import SavedConversation
 from fanfold.session.saving import SessionSaves
 from fanfold.session.session import Session
 from fanfold.session.setup import Composer, ResolveModel
 from fanfold.session.toolbox import Toolbox
+from fanfold.session.workflows import WorkflowParts, Workflows
+from fanfold.workflow.tool import WorkflowTool
+
+if TYPE_CHECKING:
+    from fanfold.workflow.registry import ScriptFolder
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +62,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     servers: Mapping[str, ToolServer]
     agents: dict[str, AgentDefinition]
     real_path: Callable[[str], str]
+    folders: StepFolders | None
     new_child_log: Callable[[], FactLog]
     max_parallel_tasks: int
     max_tool_rounds: int | None
@@ -62,6 +70,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     read_agents: ReadAgents
     keep_text: Callable[[str], Awaitable[str | None]]
     """Keeps what is too long to be shown to a model; where it can read it, or None."""
+    workflow_files: Callable[[], WorkflowFiles]
+    workflow_folder: "Callable[[], ScriptFolder]"
     on_close: Callable[[Session], Coroutine[Any, Any, None]]
     warnings: Sequence[str] = ()
 
@@ -84,6 +94,7 @@ def assemble(parts: Parts) -> Session:
         options=options,
         max_tool_rounds=parts.max_tool_rounds,
     )
+    notices = Notices(operations, wakes=options.wake_on_notice is not False)
     runs, tracker = Runs(session_id, env, limits), Tracker(limits, env.clock)
     executor = TaskExecutor(
         agents=parts.agents,
@@ -96,23 +107,43 @@ def assemble(parts: Parts) -> Session:
         budget=budget,
         tracker=tracker,
         workspace=workspace,
+        folders=parts.folders,
         approvals=options.approvals or "park",
         streams_partials=bool(options.stream_partials),
         parent_session_id=session_id,
     )
     fan_outs: weakref.WeakSet[FanOutControl] = weakref.WeakSet()
     if options.manual_delegation_enabled is not False:
-        toolbox.offer_tasks(
+        toolbox.offer(
+            TASK,
             TaskTool(
                 executor=executor,
                 env=env,
                 agents=parts.agents,
                 tracker=tracker,
-                launch=lambda _, work: operations.start(work, is_exclusive=False),
+                launch=lambda _, work: notices.launch(work),
+                notify=notices.post,
                 new_control=lambda: _known(FanOutControl(), fan_outs),
                 keep=parts.keep_text,
-            )
+            ),
         )
+    workflows = Workflows(
+        WorkflowParts(
+            portal=parts.portal,
+            session_id=session_id,
+            options=options,
+            policy=parts.policy,
+            agents=parts.agents,
+            composer=composer,
+            executor=executor,
+            env=env,
+            notices=notices,
+            files=parts.workflow_files,
+            folder=parts.workflow_folder,
+        )
+    )
+    if options.workflow_tool is not False:
+        toolbox.offer(WORKFLOW, WorkflowTool(workflows.runtime))
     composer.check()
     saved = _saved(parts, composer, runs, tracker)
     prompting = Prompting(options=options, agents=parts.agents)
@@ -128,6 +159,7 @@ def assemble(parts: Parts) -> Session:
         hooks=hooks,
         budget=budget,
         runs=runs,
+        notices=notices,
         saved=saved,
         finish=prompting.finish,
         prepare=prompting.prepare,
@@ -157,6 +189,7 @@ def assemble(parts: Parts) -> Session:
         agents=parts.agents,
         connect=parts.connect,
         read_agents=parts.read_agents,
+        workflows=workflows,
         on_close=parts.on_close,
         warnings=parts.warnings,
     )

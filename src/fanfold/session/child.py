@@ -20,7 +20,7 @@ from fanfold.contracts.steps import CANCELLED, SCHEMA_MISMATCH, AgentStepSpec, S
 from fanfold.delegation.builtin_agents import find_agent
 from fanfold.delegation.tracker import Tracker
 from fanfold.env import HostEnv
-from fanfold.errors import FanfoldError
+from fanfold.errors import FanfoldError, ProviderError
 from fanfold.foreign import described
 from fanfold.governance.budget import BudgetGate
 from fanfold.governance.hooks import Hooks
@@ -31,10 +31,11 @@ from fanfold.kernel.structured import Extraction, answer_contract, extract, fail
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.orchestration.limiter import Limiter, Slot
 from fanfold.orchestration.spent import Spent, carry_spent, spent_by
-from fanfold.protocols import AgentExecutor, EventSink, FactLog, HeldThread, StepFacts
+from fanfold.protocols import AgentExecutor, EventSink, FactLog, HeldThread, StepFacts, StepFolders
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects
 from fanfold.session.inbox import Inbox
+from fanfold.session.isolation import run_isolated
 from fanfold.session.keeper import Keeper
 from fanfold.session.setup import AgentSetup
 from fanfold.session.surroundings import Surroundings
@@ -62,6 +63,7 @@ class TaskExecutor:
         budget: BudgetGate,
         tracker: Tracker,
         workspace: str = "",
+        folders: StepFolders | None = None,
         approvals: Literal["park", "refuse"] = "park",
         streams_partials: bool = False,
         parent_session_id: str = "",
@@ -76,6 +78,7 @@ class TaskExecutor:
         self._budget = budget
         self._tracker = tracker
         self._workspace = workspace
+        self._folders = folders
         self._approvals: Literal["park", "refuse"] = approvals
         self._streams_partials = streams_partials
         self._ledger: TokenLedger | None = None
@@ -128,17 +131,37 @@ class TaskExecutor:
             setup = self._setup_for(agent, spec)
         except FanfoldError as error:
             return failed(spec, f"Task failed: {error}", code=error.code, usage=NO_USAGE)
-        child = _Child(spec, setup, self._surroundings(spec, slot, events, kept))
+        if spec.isolation is None:
+            return await self._driven(spec, setup, self._surroundings(spec, slot, events, kept), start, kept)
+
+        async def work(setup: AgentSetup, kept: StepFacts | None, folder: str) -> StepOutcome:
+            around = replace(self._surroundings(spec, slot, events, kept), workspace=folder)
+            return await self._driven(spec, setup, around, start, kept)
+
+        return await run_isolated(self._folders, self._env.clock, spec, setup, kept, work)
+
+    async def _driven(
+        self, spec: AgentStepSpec, setup: AgentSetup, around: Surroundings, start: int, kept: StepFacts | None
+    ) -> StepOutcome:
+        child = _Child(spec, setup, around)
         try:
             outcome = await child.run(self._new_log(), kept)
         except FanfoldError as error:
             outcome = failed(spec, f"Task failed: {error}", code=error.code)
+            if isinstance(error, ProviderError):
+                outcome = replace(outcome, blocked_by=error.blocked_by, reset_ms=error.reset_ms)
         except asyncio.CancelledError as stop:
             carry_spent(stop, child.spent())
             raise
         spent = child.spent()
         duration = self._env.clock.monotonic_ms() - start
-        return replace(outcome, usage=spent.usage, cost_usd=spent.cost_usd, duration_ms=duration)
+        return replace(
+            outcome,
+            usage=spent.usage,
+            cost_usd=spent.cost_usd,
+            duration_ms=duration,
+            repairs=child.repairs or None,
+        )
 
     def _surroundings(
         self, spec: AgentStepSpec, slot: Slot, events: EventSink | None, kept: StepFacts | None
@@ -212,6 +235,8 @@ class _Child:
         self._effects = Effects(setup, around)
         self._schema = None if spec.output_schema is None else compile_schema(spec.output_schema)
         self._usage: Usage = NO_USAGE
+        self.repairs = 0
+        """Answers against the schema that it was told of, those of a run that it goes on from included."""
 
     def spent(self) -> Spent:
         """By the model calls so far, also when the step fails or is cut off."""
@@ -233,6 +258,8 @@ class _Child:
             facts = await keeper.take_up(held, self._setup.limits)
             self._usage = keeper.carried
         driver = Driver(self._setup, self._effects, held, fold(facts), keeper)
+        if self._schema is not None:
+            self.repairs = max(0, driver.state.turn - 1)
         if facts:
             self._demand_schema(is_repair=driver.state.turn > 1)
             state = await self._driven(driver)
@@ -274,6 +301,7 @@ class _Child:
         for _ in range(driver.state.turn - 1, REPAIR_ROUNDS):  # a resumed step may have had some
             if found.is_valid:
                 break
+            self.repairs += 1
             self._demand_schema(is_repair=True)
             state = await self._answer(driver, repair_prompt(found, schema))
             found = _found(state, schema)

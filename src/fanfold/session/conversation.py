@@ -11,7 +11,7 @@ import msgspec
 
 from fanfold.contracts.events import AgentResult, event
 from fanfold.contracts.facts import NewFact, RecordedCall
-from fanfold.contracts.messages import Usage, UsageSum
+from fanfold.contracts.messages import NO_USAGE, Usage, UsageSum
 from fanfold.contracts.runs import SpawnedRun
 from fanfold.env import HostEnv
 from fanfold.errors import (
@@ -21,10 +21,12 @@ from fanfold.errors import (
     MissingStoreError,
     ParkedError,
     RunCancelledError,
+    SessionBusyError,
 )
 from fanfold.foreign import logger, stop_if_cancelled, tolerant
 from fanfold.governance.budget import BudgetGate
 from fanfold.governance.hooks import Hooks
+from fanfold.kernel.call_ids import HOST_PREFIX
 from fanfold.kernel.fold import fold
 from fanfold.kernel.state import EMPTY, SessionState
 from fanfold.options import SessionOptions
@@ -35,6 +37,7 @@ from fanfold.runs.runs import INTERRUPTED, Run, Runs
 from fanfold.session.driver import Driver
 from fanfold.session.effects import Effects
 from fanfold.session.inbox import Inbox
+from fanfold.session.notices import Notices, inside
 from fanfold.session.run_watch import RunWatch
 from fanfold.session.saved_session import SavedConversation
 from fanfold.session.saving import take_up
@@ -42,8 +45,8 @@ from fanfold.session.setup import Composer
 from fanfold.session.surroundings import Surroundings
 
 OPENING_SECONDS = 0.5
-"""How long a session that is opened waits for another process that has the thread: one that opens it too has it only
-for a moment."""
+"""How long a session that is opened, or wakes, waits for another process that has the thread: one that opens it too has
+it only for a moment."""
 
 
 class RunScope(msgspec.Struct, frozen=True):
@@ -75,6 +78,7 @@ class Conversation:
         hooks: Hooks,
         budget: BudgetGate,
         runs: Runs,
+        notices: Notices,
         saved: SavedConversation | None,
         finish: End,
         prepare: Callable[[RunScope], None],
@@ -90,6 +94,8 @@ class Conversation:
         self._hooks = hooks
         self._budget = budget
         self._runs = runs
+        self.notices = notices
+        notices.belongs_to(self)
         self._saved = saved
         self._finish = finish
         self._prepare = prepare
@@ -116,6 +122,7 @@ class Conversation:
         listener: EventSink | None = None,
         approvals: str | None = None,
         takes_steers: bool = True,
+        wait_seconds: float = 0.0,
     ) -> Run:
         """A run under way.
 
@@ -126,13 +133,43 @@ class Conversation:
         run = self._runs.reserve(run_id, prompt, None if listener is None else tolerant(listener))
         if not takes_steers:
             run.inbox.refuse_steers()
-        task = self._operations.start(self._run(run, begin, approvals), is_exclusive=True)
+        task = self._operations.start(self._run(run, begin, approvals, wait_seconds), is_exclusive=True)
         run.begin(task)
-        # A session that nobody holds any more lives as long as its run does.
-        task.add_done_callback(functools.partial(_let_go, self._owner()))
+        self.keep_for(task)
         return run
 
-    def start_once(self, run_id: str, prompt: str, begin: Begin) -> SpawnedRun:
+    def keep_for(self, task: "asyncio.Task[Any]") -> None:
+        """A session that nobody holds any more lives as long as its run does, and its work in the background."""
+        task.add_done_callback(functools.partial(_let_go, self._owner()))
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Nothing of its last turn is left to do, and somebody still holds its session."""
+        return self.state.phase in ("idle", "done") and self._owner() is not None
+
+    @property
+    def waits_for_person(self) -> bool:
+        """The run under way does, with a call of its own or a question. Whoever has answered is not waited for."""
+        asked = [(each.session_id, each.tool_id) for each in self._inbox.confirmations()]
+        asked += [(each.session_id, each.question_id) for each in self._inbox.questions()]
+        return any(who == self.session_id and not id.startswith(HOST_PREFIX) for who, id in asked)
+
+    def wake(self, title: str, listener: EventSink | None) -> Run:
+        """A run that tells of the notices that wait. They are no prompt: no hook is asked, no plan or goal made."""
+
+        async def begin(scope: RunScope) -> AgentResult | None:
+            if not self.is_at_rest:
+                raise SessionBusyError(session_id=self.session_id).with_hint(
+                    "another process has left its turn unfinished: resume_run() or the next prompt goes on"
+                )
+            if not await scope.driver.notify(begins_run=True):
+                return AgentResult(text="", usage=NO_USAGE, tool_calls_count=0, stop_reason="stop", run_id=scope.run.id)
+            self._prepare(scope)
+            return None
+
+        return self.start(title, begin, listener=listener, wait_seconds=OPENING_SECONDS)
+
+    async def start_once(self, run_id: str, prompt: str, begin: Begin) -> SpawnedRun:
         """A run under an id that the caller chose; the one that there is, when it was started before.
 
         Raises:
@@ -141,13 +178,15 @@ class Conversation:
         known = self._runs.known(run_id, prompt)
         if known is not None:
             return SpawnedRun(snapshot=known.snapshot(), replayed=True)
-        return SpawnedRun(snapshot=self.start(prompt, begin, run_id=run_id).snapshot(), replayed=False)
+        async with self.notices.held_off(is_prompt=True):
+            return SpawnedRun(snapshot=self.start(prompt, begin, run_id=run_id).snapshot(), replayed=False)
 
-    async def _run(self, run: Run, begin: Begin, approvals: str | None) -> AgentResult:
+    async def _run(self, run: Run, begin: Begin, approvals: str | None, wait_seconds: float) -> AgentResult:
+        inside.set(run)
         effects = Effects(self._composer.for_session(), self._surroundings(run, approvals))
         is_over = True
         try:
-            async with self._held() as held:
+            async with self._held(wait_seconds) as held:
                 return await self._driven(self._scope(run, effects, held), begin)
         except ParkedError:
             is_over = False  # it may go on, here or elsewhere, when the person has spoken
@@ -194,8 +233,14 @@ class Conversation:
 
     def _scope(self, run: Run, effects: Effects, held: HeldThread) -> RunScope:
         watch = RunWatch(run, effects, held, self._saved)
-        driver = Driver(self._composer.for_session(), effects, held, self.state, watch, run.inbox)
-        effects.people.on_park = watch.checkpoint
+        notices = self.notices
+        driver = Driver(self._composer.for_session(), effects, held, self.state, watch, run.inbox, notices)
+
+        async def parked(state: SessionState) -> None:
+            await watch.checkpoint(state)
+            notices.changed()  # what it asks is in the inbox when they look, for nothing is awaited before
+
+        effects.people.on_park = parked
         return RunScope(run, driver, effects, held)
 
     async def _leave(self, scope: RunScope) -> None:
@@ -258,6 +303,12 @@ class Conversation:
             RunCheckpointRefusedError: the checkpoint is not this session's, or of a later version.
             AlreadyActiveError: another node is at work on this session.
         """
+        async with self.notices.held_off():
+            return await self._resume(run_id, listener, waits=waits, exact_id=exact_id)
+
+    async def _resume(
+        self, run_id: str | None, listener: EventSink | None, *, waits: bool, exact_id: str | None
+    ) -> Run:
         self._operations.require(is_exclusive=True)
         saved = self._saved
         checkpoint = None if saved is None or run_id is None else await saved.checkpoint_to_resume(run_id)
@@ -278,6 +329,7 @@ class Conversation:
                     scope.effects.model.extra_usage += checkpoint.total_usage - fold(facts).usage
             self._require_facts(run_id)
             self._prepare(scope)
+            self.notices.expect()
             scope.run.inbox.turn_began(scope.driver.state.turn)
 
         return self.start(

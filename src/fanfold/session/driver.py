@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from fanfold.contracts.facts import Fact, NewFact, TextTurn, ToolResulted, UserMessaged
 from fanfold.contracts.messages import Attachment
+from fanfold.contracts.notices import Notice
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import AppendConflictError, HookBlockedError, StepLimitError, UsageError
 from fanfold.foreign import stop_if_cancelled
@@ -22,7 +23,7 @@ from fanfold.kernel.decide import (
     StopAtLimit,
     decide,
 )
-from fanfold.kernel.fold import STEER_PREFIX, fold
+from fanfold.kernel.fold import NOTICE_PREFIX, STEER_PREFIX, fold
 from fanfold.kernel.plain_text import is_plain
 from fanfold.kernel.state import SessionState
 from fanfold.portal import complete
@@ -30,6 +31,7 @@ from fanfold.protocols import HeldThread
 from fanfold.runs.control_request import ControlRequest
 from fanfold.runs.run_inbox import RunInbox
 from fanfold.session.effects import Effects
+from fanfold.session.notices import Notices
 from fanfold.session.setup import AgentSetup
 
 
@@ -50,18 +52,22 @@ class Driver:
         state: SessionState,
         watcher: Watcher | None = None,
         inbox: RunInbox | None = None,
+        notices: Notices | None = None,
     ) -> None:
         self._limits = setup.limits
         self._effects = effects
         self._held = held
         self._watcher = watcher
         self._inbox = inbox
+        self._notices = notices
         self.state = state
 
     async def ask(self, text: str, attachments: tuple[Attachment, ...] = (), *, is_aside: bool = False) -> None:
-        """Record a prompt. Calls that are unfinished are first recorded as abandoned (decisions 2.5)."""
+        """Record a prompt, and in front of it the notices that are known to wait. Calls that are unfinished are first
+        recorded as abandoned (decisions 2.5)."""
         if not isinstance(text, str) or not is_plain(text):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError("a prompt must be text that can be written as UTF-8, without lone surrogates")
+        await self.notify(begins_run=True)
         facts = _abandoned(self.state, "abandoned: a new message came first")
         key = f"{'aside' if is_aside else 'm'}-{self._held.last_seq + len(facts)}"
         facts.append(NewFact(key, None, UserMessaged(text, attachments)))
@@ -102,6 +108,8 @@ class Driver:
         while True:
             stop_if_cancelled()
             action = decide(self.state, self._limits)
+            if self._has_notices() and isinstance(action, (CallModel, Finish)) and await self._notified():
+                continue
             if self._has_steers() and isinstance(action, (CallModel, Finish)) and await self._steered():
                 continue
             match action:
@@ -146,6 +154,45 @@ class Driver:
         self.state = fold(added, self.state)
         if self._watcher is not None:
             await self._watcher.appended(added, self.state)
+
+    # ---- notices ----
+
+    def _has_notices(self) -> bool:
+        return self._notices is not None and self._notices.has_any
+
+    async def _notified(self) -> bool:
+        """Record the notices that wait, here or in an outbox; True when there were some, and the turn is a new one."""
+        await self.look_for_notices()
+        return await self.notify()
+
+    async def look_for_notices(self, *, begins_run: bool = False) -> None:
+        """Have those of the outboxes be known too, which are asked once a run and when there is news."""
+        if self._notices is not None:
+            if begins_run:
+                self._notices.expect()
+            await self._notices.ask()
+
+    async def notify(self, *, begins_run: bool = False) -> bool:
+        """Record the notices that are known to wait; False when the log had all of them.
+
+        Args:
+            begins_run: none is under way that they could continue; its steps and its usage are counted from them on.
+        """
+        before = self.state.turn
+        if self._notices is not None:
+            for notice in self._notices.waiting():
+                is_first = begins_run and self.state.turn == before
+                await complete(self._notify(notice, None if is_first else f"turn:{self.state.turn}"))
+                await self._notices.delivered(notice)
+        return self.state.turn > before
+
+    async def _notify(self, notice: Notice, cause: str | None) -> None:
+        facts = _abandoned(self.state, "abandoned: a new message came first")
+        facts.append(NewFact(f"{NOTICE_PREFIX}{notice.id}", cause, UserMessaged(notice.text)))
+        try:
+            await self.append(facts)
+        except AppendConflictError:
+            pass  # the log has it: from before a crash, or from another process
 
     # ---- steers (notes 5.5) ----
 

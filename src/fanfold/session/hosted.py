@@ -14,6 +14,7 @@ from fanfold.delegation.worker_agents import parse_worker, worker_definition
 from fanfold.errors import ToolError, UsageError
 from fanfold.governance.budget import BudgetGate
 from fanfold.governance.hooks import Hooks
+from fanfold.kernel.call_ids import HOST_PREFIX
 from fanfold.options import BUDGET_GUARD_TIMEOUT_MS
 from fanfold.portal import blocking, on_loop
 from fanfold.protocols import EventSink, HookHandler, ToolServer
@@ -208,7 +209,7 @@ class Hosted(Watched):
     async def _called(
         self, name: str, args: JsonObject | None, events: EventSink | None, *, is_governed: bool
     ) -> ToolResult:
-        call = RecordedCall(id=f"host-{self._env.ids.new_id()}", name=name, args=_json_object(args))
+        call = RecordedCall(id=f"{HOST_PREFIX}{self._env.ids.new_id()}", name=name, args=_json_object(args))
         output = await self._conversation.direct(events).run_direct(call, is_governed=is_governed)
         return ToolResult(
             name=name,

@@ -22,13 +22,9 @@ class Keeper:
         """What the facts that were taken up add to the usage of this attempt."""
 
     async def take_up(self, held: HeldThread, limits: Limits) -> Sequence[Fact]:
-        """The facts to go on from, which `held` has then; none for a step that begins anew.
-
-        A step that was cut off goes on. One whose attempt failed goes on where another try may help, that is in the
-        middle of a turn; a turn that was over, or that used up its steps, is begun anew.
-        """
-        facts = self._kept.recorded
-        if not facts or (self._kept.has_failed and not _can_go_on(fold(facts), limits)):
+        """The facts to go on from, which `held` has then; none for a step that begins anew."""
+        facts = facts_to_go_on(self._kept, limits)
+        if not facts:
             return ()
         self._is_keeping = True
         self.carried = self._kept.go_on()
@@ -41,6 +37,16 @@ class Keeper:
         if self._is_keeping:
             unkept, self._unkept = self._unkept, []
             await self._kept.record(unkept)
+
+
+def facts_to_go_on(kept: StepFacts, limits: Limits) -> Sequence[Fact]:
+    """What is recorded of a step that goes on from there; nothing for one that begins anew.
+
+    A step that was cut off goes on. One whose attempt failed goes on where another try may help, that is in the middle
+    of a turn; a turn that was over, or that used up its steps, is begun anew.
+    """
+    facts = kept.recorded
+    return () if facts and kept.has_failed and not _can_go_on(fold(facts), limits) else facts
 
 
 def _can_go_on(state: SessionState, limits: Limits) -> bool:

@@ -118,7 +118,7 @@ class ModelCalls:
 
     def _delegated(self, state: SessionState) -> NewFact | None:
         message = None if state.transcript is None else state.transcript.message
-        if self.delegate is None or state.cycle or not isinstance(message, UserMessage):
+        if self.delegate is None or state.cycle or state.is_notice or not isinstance(message, UserMessage):
             return None
         # An agent without the tool has nobody to hand work to, and what is attached only the model itself can see.
         if message.attachments or not any(spec.name == TASK for spec in self._setup.specs):

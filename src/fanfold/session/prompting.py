@@ -47,6 +47,7 @@ class Prompting:
 
             try:
                 planned = await self._with_plan(scope, text)
+                await scope.driver.look_for_notices(begins_run=True)
             except asyncio.CancelledError:
                 if scope.run.is_stopping:  # what was asked is recorded, whenever somebody stops it
                     await complete(record(text))

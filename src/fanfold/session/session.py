@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fanfold.contracts.attachments import parse_attachments
 from fanfold.contracts.events import AgentResult
@@ -28,6 +28,10 @@ from fanfold.session.people import answer_fact, confirmation_fact
 from fanfold.session.prompting import answered
 from fanfold.session.setup import Composer
 from fanfold.session.toolbox import Toolbox
+from fanfold.session.workflows import Workflows
+
+if TYPE_CHECKING:
+    from fanfold.workflow.runtime import WorkflowRuntime
 
 END_HOOK_MS = 5_000
 Prompt = str | Mapping[str, Any]
@@ -37,7 +41,16 @@ Prompt = str | Mapping[str, Any]
 class Session(Hosted):
     """Made by `Agent.session`. Every operation exists as `x_async` and as blocking `x`."""
 
-    __slots__ = ("_answering", "_closing", "_inbox", "_on_close", "_options", "_warnings", "_workspace")
+    __slots__ = (
+        "_answering",
+        "_closing",
+        "_inbox",
+        "_on_close",
+        "_options",
+        "_warnings",
+        "_workflow_source",
+        "_workspace",
+    )
 
     def __init__(
         self,
@@ -45,6 +58,7 @@ class Session(Hosted):
         workspace: str,
         options: SessionOptions,
         inbox: Inbox,
+        workflows: Workflows,
         on_close: Callable[["Session"], Coroutine[Any, Any, None]],
         warnings: Sequence[str] = (),
         **rest: Any,
@@ -53,6 +67,7 @@ class Session(Hosted):
         self._workspace = workspace
         self._options = options
         self._inbox = inbox
+        self._workflow_source = workflows
         self._on_close = on_close
         self._warnings = tuple(warnings)
         self._closing = Closing(self.portal)
@@ -91,6 +106,11 @@ class Session(Hosted):
         """What did not work when the session was opened, and was left out; None when all did."""
         return "\n".join(self._warnings) or None
 
+    @property
+    def workflows(self) -> "WorkflowRuntime":
+        """Scripts that direct many agents: launch, resume, plan, stop, and their runs (seed 004)."""
+        return self._workflow_source.runtime()
+
     # ---- conversation ----
 
     @on_loop
@@ -104,7 +124,7 @@ class Session(Hosted):
             SessionBusyError, SessionClosedError: before anything was recorded.
             RunError: the run ended without an answer; what it did stays in the log.
         """
-        return await self._join(self._start(prompt, history, None, None))
+        return await self._join(await self._start(prompt, history, None, None))
 
     send = blocking(send_async)
 
@@ -113,14 +133,14 @@ class Session(Hosted):
         self, prompt: str, attachments: Sequence[Any], history: Sequence[JsonObject] | None = None
     ) -> AgentResult:
         """`send` with pictures or texts beside the prompt: `{"data": bytes, "media_type": "image/png"}`."""
-        return await self._join(self._start(prompt, history, attachments, None))
+        return await self._join(await self._start(prompt, history, attachments, None))
 
     send_with_attachments = blocking(send_with_attachments_async)
 
     @on_loop
     async def stream_async(self, prompt: Prompt, history: Sequence[JsonObject] | None = None) -> EventStream:
         """Like `send`, as a stream of events; text arrives as the model writes it. Refuses at once when busy."""
-        return self._streamed(prompt, history, None)
+        return await self._streamed(prompt, history, None)
 
     stream = blocking(stream_async)
 
@@ -128,7 +148,7 @@ class Session(Hosted):
     async def stream_with_attachments_async(
         self, prompt: str, attachments: Sequence[Any], history: Sequence[JsonObject] | None = None
     ) -> EventStream:
-        return self._streamed(prompt, history, attachments)
+        return await self._streamed(prompt, history, attachments)
 
     stream_with_attachments = blocking(stream_with_attachments_async)
 
@@ -175,7 +195,9 @@ class Session(Hosted):
             is_done = done.after < done.before
             return f"{done.before} messages became {done.after}"
 
-        await self._join(self._conversation.start("/compact", answered(run), takes_steers=False))
+        async with self._conversation.notices.held_off():
+            started = self._conversation.start("/compact", answered(run), takes_steers=False)
+        await self._join(started)
         return is_done
 
     compact = blocking(compact_async)
@@ -189,11 +211,22 @@ class Session(Hosted):
             AlreadyActiveError, StoreConflictError: another node is at work on this session.
         """
         if self._saved is not None:
-            await self._operations.run(self._conversation.save(), is_exclusive=True)
+            async with self._conversation.notices.held_off():
+                await self._operations.run(self._conversation.save(), is_exclusive=True)
 
     save = blocking(save_async)
 
-    def _start(
+    async def _start(
+        self,
+        prompt: Prompt,
+        history: Sequence[JsonObject] | None,
+        attachments: Sequence[Any] | None,
+        listener: EventSink | None,
+    ) -> Run:
+        async with self._conversation.notices.held_off(is_prompt=True):
+            return self._started(prompt, history, attachments, listener)
+
+    def _started(
         self,
         prompt: Prompt,
         history: Sequence[JsonObject] | None,
@@ -216,11 +249,11 @@ class Session(Hosted):
     async def _join(self, run: Run) -> AgentResult:
         return await self._operations.join(run.task)
 
-    def _streamed(
+    async def _streamed(
         self, prompt: Prompt, history: Sequence[JsonObject] | None, attachments: Sequence[Any] | None
     ) -> EventStream:
         buffer = EventBuffer()
-        return self._stream_of(self._start(prompt, history, attachments, buffer.put), buffer)
+        return self._stream_of(await self._start(prompt, history, attachments, buffer.put), buffer)
 
     def _stream_of(self, run: Run, buffer: EventBuffer) -> EventStream:
         return EventStream(self.portal, self._session_id, buffer, run)
@@ -238,6 +271,29 @@ class Session(Hosted):
             tool_names=tuple(self.tool_names()),
             actions=_Actions(scope, self._composer, self._toolbox, self.history),
         )
+
+    # ---- runs that nobody asked for ----
+
+    def on_wake(self, listener: EventSink | None) -> None:
+        """Have `listener` hear the events of each run that this session starts by itself, from the next one on, because
+        work in the background has ended; None: nobody. Without one such a run is found in `runs()`."""
+        self._operations.require(is_exclusive=False)
+        if listener is not None and not callable(listener):
+            raise UsageError(f"listener must be a function of one event, got {listener!r}")
+        self._conversation.notices.listener = listener
+
+    @on_loop
+    async def settled_async(self) -> None:
+        """Return when nothing goes on and nothing will by itself: no run, no work in the background, and no notice of
+        such work that would start a run. What only the next prompt is told of is not waited for.
+
+        Raises:
+            SessionBusyError: called by a run of this session, which would wait for itself.
+            RunCancelledError, SessionClosedError: the session was closed.
+        """
+        await self._operations.run(self._conversation.notices.settled(), is_exclusive=False)
+
+    settled = blocking(settled_async)
 
     # ---- people ----
 

@@ -107,7 +107,7 @@ class ToolCalls:
             "working_directory": self._around.workspace,
             "recent_tools": list(self._recent),
         }
-        verdict = await self._around.hooks.fire("pre_tool_use", payload)
+        verdict = await self._around.hooks.fire("pre_tool_use", payload, real_path=self._setup.real_path)
         match verdict:
             case Proceed():
                 args: Any = (verdict.modified or {}).get("args", call.args)
@@ -130,6 +130,7 @@ class ToolCalls:
             call_id=call.id,
             idempotency_key=f"{self._key_prefix}:{state.turn}:{state.cycle}:{call.id}",
             emit=self._telling.hear or _nobody,
+            workspace=self._around.workspace,
             may_read=_always if is_trusted else self._gate.may_read,
             fetch_decision=_allowed if is_trusted else self._gate.fetch_decision,
         )
@@ -149,6 +150,7 @@ class ToolCalls:
                     "args": call.args,
                     "result": {**result, "duration_ms": took},
                 },
+                real_path=self._setup.real_path,
             )
         return output
 

@@ -3,7 +3,6 @@
 import operator
 from collections.abc import Callable, Mapping
 
-from fanfold.contracts.messages import TASK
 from fanfold.protocols import Tool, ToolServer
 
 
@@ -17,7 +16,7 @@ class Toolbox:
         self._tools = tools
         self._inherited = inherited
         self._own: dict[str, ToolServer] = {}
-        self._task: Tool | None = None
+        self._directing: dict[str, Tool] = {}
         self._seen: list[Mapping[str, Tool]] = []
         self.on_change: Callable[[], None] | None = None
 
@@ -41,10 +40,7 @@ class Toolbox:
 
     def all(self) -> dict[str, Tool]:
         """What the session's own agent may call, by name."""
-        tools = self.for_children()
-        if self._task is not None:
-            tools[TASK] = self._task
-        return tools
+        return {**self.for_children(), **self._directing}
 
     def for_children(self) -> dict[str, Tool]:
         """Likewise a child: delegation is one level deep."""
@@ -54,8 +50,9 @@ class Toolbox:
                 tools.update(server.tools)
         return tools
 
-    def offer_tasks(self, task: Tool) -> None:
-        self._task = task
+    def offer(self, name: str, tool: Tool) -> None:
+        """A tool that starts children, and that they do not have."""
+        self._directing[name] = tool
 
     def add_server(self, server: ToolServer) -> None:
         self._own[server.name] = server

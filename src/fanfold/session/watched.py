@@ -130,7 +130,7 @@ class Watched(FanOuts):
         _require_id(run_id)
         _require_text("prompt", prompt)
         async with self._spawning:
-            return self._conversation.start_once(run_id, prompt, self._prompting.prompt(prompt, None))
+            return await self._conversation.start_once(run_id, prompt, self._prompting.prompt(prompt, None))
 
     spawn_run_with_id = blocking(spawn_run_with_id_async)
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fanfold.testing.faulty_store import SimulatedCrashError as SimulatedCrashError
     from fanfold.testing.faulty_store import StoreFaults as StoreFaults
     from fanfold.testing.live_model import LiveModel as LiveModel
+    from fanfold.testing.replayed_run import ReplayMissError as ReplayMissError
+    from fanfold.testing.replayed_run import replay_run as replay_run
     from fanfold.testing.scripted import Reply as Reply
     from fanfold.testing.scripted import ScriptedModel as ScriptedModel
     from fanfold.testing.scripted import as_json as as_json
@@ -36,6 +38,7 @@ _HOMES = {
     "fanfold.testing.event_assertions": ("assert_events",),
     "fanfold.testing.faulty_store": ("FaultyStore", "SimulatedCrashError", "StoreFaults"),
     "fanfold.testing.live_model": ("LiveModel",),
+    "fanfold.testing.replayed_run": ("ReplayMissError", "replay_run"),
     "fanfold.testing.scripted": ("Reply", "ScriptedModel", "as_json", "calls", "echo"),
     "fanfold.testing.simulation": ("LawBrokenError", "simulate"),
     "fanfold.testing.virtual_loop": ("DeadlockError", "VirtualLoop", "run_virtually", "virtual_env"),

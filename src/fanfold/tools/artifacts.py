@@ -23,16 +23,16 @@ _URI = re.compile(r"a3s://tool-output/[a-z_]+/([0-9a-f]{64})")
 
 
 def artifact_path(workspace: Workspace, uri: str) -> Path | None:
-    """The file of an artifact URI, None when `uri` is none."""
+    """The file of an artifact URI, in the records of `workspace`; None when `uri` is none."""
     found = _URI.fullmatch(uri)
-    return workspace.resolve(f".a3s/artifacts/{found[1]}") if found else None
+    return workspace.records.resolve(f".a3s/artifacts/{found[1]}") if found else None
 
 
 class Capture:
     """Takes an output in pieces; holds at most about 150 KiB, and from the limit on writes all to a file.
 
-    The file is `<workspace>/.a3s/artifacts/<sha256>`, at most 16 MiB. That it cannot be written (disk full)
-    is said in the output and costs nothing but the middle part.
+    The file is `.a3s/artifacts/<sha256>` in the records of the workspace, at most 16 MiB. That it cannot be written
+    (disk full) is said in the output and costs nothing but the middle part.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -99,7 +99,7 @@ class Capture:
             self._fail(error)
 
     def _open(self) -> BinaryIO:
-        folder = self._workspace.resolve(".a3s/artifacts")
+        folder = self._workspace.records.resolve(".a3s/artifacts")
         folder.mkdir(parents=True, exist_ok=True)
         self._draft = folder / f".draft-{secrets.token_hex(8)}"
         return self._draft.open("xb")

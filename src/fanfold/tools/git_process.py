@@ -1,7 +1,8 @@
-"""The `git` program on a repository that is not trusted: it reads, and runs nothing that the repository names.
+"""The `git` program on a repository that is not trusted: it runs nothing that the repository names.
 
 A repository's configuration can name programs for nearly everything. Those that reading can reach are switched off one
-by one, its filters by their names; where there is a sandbox git also runs in it, with nothing that it could write.
+by one, its filters by their names; where there is a sandbox git also runs in it, with nothing that it could write
+but what its caller names.
 """
 
 import asyncio
@@ -82,6 +83,10 @@ class Git(msgspec.Struct, frozen=True):
     bwrap: str
     """Empty: there is no sandbox."""
     settings: tuple[str, ...] = _SETTINGS
+    writable: tuple[Path, ...] = ()
+    """What it may change, in the sandbox."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Of its environment, beside those that it always has."""
 
     async def ask(self, *arguments: str, most_bytes: int = MOST_BYTES) -> Said:
         """What `git <arguments>` prints, at most `most_bytes` of it.
@@ -150,7 +155,12 @@ class Git(msgspec.Struct, frozen=True):
         at = self.repository
         home = Path(os.path.expanduser("~"))
         return sandboxed(
-            at.root, command, home=home, guarded=(at.root, at.top, at.git_dir, at.common_dir), bwrap=self.bwrap
+            at.root,
+            command,
+            home=home,
+            guarded=(at.root, at.top, at.git_dir, at.common_dir),
+            writable=self.writable,
+            bwrap=self.bwrap,
         )
 
     def _environment(self, command: str, scratch: Path) -> Mapping[str, str]:
@@ -168,6 +178,7 @@ class Git(msgspec.Struct, frozen=True):
             "PATH": os.environ.get("PATH", os.defpath),
             "GIT_DIR": str(at.git_dir),
             "GIT_WORK_TREE": str(at.top),  # whatever core.worktree says
+            **dict(self.variables),
         }
 
 

@@ -62,6 +62,14 @@ def find_repository(root: Path) -> Repository:
     raise ToolRefusal(f"Not a git repository: {root}")
 
 
+def linked_git_dir(common_dir: Path, top: Path) -> Path | None:
+    """What the repository has for the linked work tree at `top`, whatever is in there; None when it knows none."""
+    for git_dir in _entries(common_dir / "worktrees"):
+        if _names_back(git_dir, top / ".git"):
+            return git_dir
+    return None
+
+
 def _checked(repository: Repository, entry: Path, *, is_folder: bool) -> Repository:
     top, git_dir, common_dir = repository.top, repository.git_dir, repository.common_dir
     is_linked = not is_folder and _names_back(git_dir, entry)

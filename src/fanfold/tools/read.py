@@ -94,9 +94,10 @@ def _read_batch(workspace: Workspace, items: list[JsonObject], budget: int) -> T
 
 def _read_one(workspace: Workspace, item: JsonObject, budget: int) -> tuple[str, tuple[str, ...]]:
     artifact = artifact_path(workspace, item["path"])
+    place = workspace.records if artifact else workspace
     path = artifact or workspace.resolve(item["path"])
-    with workspace.open_file(path) as file:
-        refuse_binary(file, workspace.shown(path))
+    with place.open_file(path) as file:
+        refuse_binary(file, place.shown(path))
         text = _numbered(file, item.get("offset", 0), item.get("limit", MAX_LINES), budget)
     return text, () if artifact else (workspace.shown(path),)
 

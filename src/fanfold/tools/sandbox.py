@@ -55,9 +55,16 @@ def sandbox_fault(bwrap: str = "bwrap") -> str | None:
 
 
 def sandboxed(
-    root: Path, argv: Sequence[str], *, home: Path, guarded: Iterable[Path] = (), bwrap: str = "bwrap"
+    root: Path,
+    argv: Sequence[str],
+    *,
+    home: Path,
+    guarded: Iterable[Path] = (),
+    writable: Iterable[Path] = (),
+    bwrap: str = "bwrap",
 ) -> list[str]:
-    """The command line that runs `argv` in the sandbox, in `root`, where `guarded` can only be read."""
+    """The command line that runs `argv` in the sandbox, in `root`, where `guarded` can only be read, but what lies in
+    `writable`."""
     mounts = dict(_SYSTEM) | dict.fromkeys(_EMPTY, "--tmpfs")
     for place in filter(os.path.exists, (home / name for name in _CREDENTIALS)):
         real = Path(os.path.realpath(place))
@@ -67,6 +74,7 @@ def sandboxed(
     # Being a mount of its own, it can be neither written nor moved away to make room for another. One that lies in a
     # hidden folder must stay hidden.
     mounts |= {path: "--ro-bind" for path in guarded if hidden.isdisjoint(path.parents)}
+    mounts |= dict.fromkeys(writable, "--bind")
     return [bwrap, *_ISOLATION, *_mount_options(mounts), "--chdir", str(root), *argv]
 
 

@@ -53,6 +53,8 @@ class BashTool:
     allow_unsandboxed: bool
     """Run commands directly where there is no sandbox; where there is one it is used."""
     bwrap: str = "bwrap"
+    readable: tuple[Path, ...] = ()
+    """Folders outside of the workspace that commands need, wherever they lie: its repository's."""
     spec: ToolSpec = SPEC
 
     async def run(self, args: JsonObject, scope: ToolScope) -> ToolOutput:
@@ -64,7 +66,7 @@ class BashTool:
         try:
             if fault is not None:
                 return await self._run(shell, environment, args)
-            line, guarded = await asyncio.to_thread(_prepare, self.workspace, shell, self.bwrap)
+            line, guarded = await asyncio.to_thread(_prepare, self.workspace, shell, self.readable, self.bwrap)
             try:
                 answer = await self._run(line, {**environment, "TMPDIR": "/tmp"}, args)
             finally:
@@ -110,8 +112,9 @@ def _with_line(output: str, line: str) -> str:
     return output + ("\n" if output and not output.endswith("\n") else "") + line
 
 
-def _prepare(workspace: Workspace, shell: list[str], bwrap: str) -> tuple[list[str], Guard]:
+def _prepare(workspace: Workspace, shell: list[str], readable: tuple[Path, ...], bwrap: str) -> tuple[list[str], Guard]:
     workspace.resolve(".a3s").mkdir(exist_ok=True)  # so that it can be guarded
     guarded = guard(workspace)
     home = Path(os.path.expanduser("~"))
-    return sandboxed(workspace.root, shell, home=home, guarded=guarded.paths, bwrap=bwrap), guarded
+    seen = (*guarded.paths, *readable)
+    return sandboxed(workspace.root, shell, home=home, guarded=seen, bwrap=bwrap), guarded

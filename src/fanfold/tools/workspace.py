@@ -16,6 +16,8 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 """Of a file that tools take or leave as a whole; reading by lines has no such limit."""
 PROTECTED_NAMES = frozenset({".git", ".a3s", "agent.acl", "agent.toml"})
 """They steer git and fanfold outside of any sandbox, or are their records: only to be read, at any depth."""
+WORKTREES = Path(".a3s") / "worktrees"
+"""Where steps work that have a git worktree of their own, see `worktree.py`."""
 
 OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -27,11 +29,16 @@ _REPLACING = threading.Lock()
 class Workspace:
     """Resolves, opens and replaces files under `root`; nothing outside of it can be reached.
 
+    Args:
+        records: the workspace that keeps what is fanfold's own, long outputs for example, when that is another one:
+            for a worktree, which goes, the one that stays.
+
     Raises:
         UsageError: `root` is no folder.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, records: "Workspace | None" = None) -> None:
+        self._records = records
         try:
             self.root = Path(root).resolve(strict=True)
         except (OSError, RuntimeError, ValueError) as error:  # gone or unreadable, links in a circle, a NUL
@@ -40,18 +47,26 @@ class Workspace:
         if not self.root.is_dir():
             raise UsageError(f"workspace '{root}' is not a folder; name the folder that the agent shall work in")
 
+    @property
+    def records(self) -> "Workspace":
+        return self if self._records is None else self._records
+
     def resolve(self, path: str) -> Path:
         """The real place of `path` (relative to the root, or absolute inside it), whether or not it exists.
 
         Raises:
-            ToolRefusal: it leads out of the root, also through a link, or is no usable path.
+            ToolRefusal: it leads out of the root, also through a link, or is no usable path, or leads into the worktree
+                of a step: there a file has another path than the one that the rules about it know.
         """
         fault = _fault(path)
         if fault is None:
             real = Path(os.path.realpath(self.root / path))
-            if real.is_relative_to(self.root):
+            if not real.is_relative_to(self.root):
+                fault = "it leads out of the root"
+            elif real.is_relative_to(self.root / WORKTREES):
+                fault = "it belongs to a step that works by itself"
+            else:
                 return real
-            fault = "it leads out of the root"
         raise ToolRefusal(f"Failed to resolve path: {_excerpt(path)} escapes workspace ({fault})")
 
     def shown(self, path: Path) -> str:

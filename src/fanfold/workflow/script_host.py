@@ -10,17 +10,18 @@ from typing import Any, Protocol
 import msgspec
 
 from fanfold.contracts.record import JsonValue
-from fanfold.errors import BudgetExhaustedError, StorageError, WorkflowInputError
+from fanfold.errors import BudgetExhaustedError, InternalError, StorageError, WorkflowInputError
 
 
-class RunHaltedError(Exception):
-    """The run ends here: it was stopped or paused, or its breaker opened. No script can go on behind it."""
+class RunHaltedError(BaseException):
+    """The run ends here: it was stopped or paused, or its breaker opened. No script can go on behind it, so it is no
+    `Exception` that one might catch."""
 
 
 def is_ending(error: BaseException) -> bool:
     """`parallel` and `pipeline` never make a None of it: they wait for what runs, and raise it."""
     is_cap = isinstance(error, WorkflowInputError) and error.code == "agent_cap"
-    return is_cap or isinstance(error, BudgetExhaustedError | StorageError | RunHaltedError)
+    return is_cap or isinstance(error, BudgetExhaustedError | StorageError | InternalError | RunHaltedError)
 
 
 class SlotFailure(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,82 @@
+"""What `git diff --raw --patch -z` prints, parted into files and their patches."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+_ESCAPES = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\a": "\\a",
+    "\b": "\\b",
+    "\t": "\\t",
+    "\n": "\\n",
+    "\v": "\\v",
+    "\f": "\\f",
+    "\r": "\\r",
+}
+
+
+class Entry(msgspec.Struct, frozen=True):
+    status: str
+    old: bytes
+    path: bytes
+
+    def header(self) -> bytes:
+        return b"diff --git %s %s\n" % (_quoted(b"a/" + self.old), _quoted(b"b/" + self.path))
+
+
+def parted(output: bytes) -> tuple[list[Entry], bytes]:
+    """The entries of `--raw -z`, and the patch behind the empty one; nothing where it ends within the entries."""
+    entries: list[Entry] = []
+    at = 0
+    while output.startswith(b":", at):
+        fields: list[bytes] = []
+        is_pair = False
+        while len(fields) < 2 + is_pair:
+            end = output.find(b"\0", at)
+            if end < 0:
+                return [], b""
+            fields.append(output[at:end])
+            is_pair = fields[0].rpartition(b" ")[2].startswith((b"R", b"C"))
+            at = end + 1
+        status = fields[0].rpartition(b" ")[2].decode("ascii", "replace")
+        entries.append(Entry(status[:1], fields[1], fields[-1]))
+    return entries, output[at + 1 :]
+
+
+def sections_of(entries: list[Entry], patch: bytes) -> dict[int, bytes]:
+    """By the number of its entry. A file that became a link has two; one that differs in what git overlooks, none."""
+    found: dict[int, bytes] = {}
+    first = 0
+    for section in _split(patch):
+        ahead = range(first, len(entries))
+        number = next((each for each in ahead if section.startswith(entries[each].header())), None)
+        if number is not None:
+            found[number] = found.get(number, b"") + section
+            first = number
+    return found
+
+
+def _split(patch: bytes) -> Iterator[bytes]:
+    """At the headers: within a patch no line begins so."""
+    mark = b"diff --git "
+    start = 0 if patch.startswith(mark) else patch.find(b"\n" + mark) + 1
+    while patch.startswith(mark, start):
+        end = patch.find(b"\n" + mark, start) + 1
+        yield patch[start : end or len(patch)]
+        if not end:
+            return
+        start = end
+
+
+def _quoted(name: bytes) -> bytes:
+    """A path as git writes it where it holds what would break a line."""
+    text = name.decode("latin-1")
+    if not any(char < " " or char in '"\\\x7f' for char in text):
+        return name
+    return f'"{"".join(map(_escaped, text))}"'.encode("latin-1")
+
+
+def _escaped(char: str) -> str:
+    return _ESCAPES.get(char) or (f"\\{ord(char):03o}" if char < " " or char == "\x7f" else char)

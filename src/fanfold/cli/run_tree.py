@@ -1,0 +1,176 @@
+"""The views of a workflow run: a live tree on a terminal, plain lines elsewhere, JSON lines on request."""
+
+import importlib.util
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+from fanfold.cli.cells import cut
+from fanfold.cli.console import Console
+from fanfold.cli.progress import JsonLines, Silent
+from fanfold.cli.run_tree_rows import money_text
+from fanfold.cli.run_tree_state import AgentRow, RunTree, amount_of, count_of, object_of, text_of
+from fanfold.cli.tally import Tally, seconds_text, tokens_text
+from fanfold.contracts.events import AgentEvent
+from fanfold.contracts.record import JsonObject
+
+_LONGEST_NAME = 60
+_LONGEST_REASON = 160
+_WORDS = {"done": "ok   ", "failed": "FAIL ", "cancelled": "stop ", "skipped": "skip "}
+_COUNTS = ("done", "cached", "failed", "skipped", "null_results", "unclaimed", "rejected")
+
+
+class RunView(Protocol):
+    """Watches a run while its context is open. `event` is called on the loop, with events of any kind."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def event(self, item: AgentEvent, /) -> None: ...
+
+
+def run_view_for(
+    console: Console, *, run_id: str | None = None, output: Literal["json", "jsonl"] | None = None
+) -> RunView:
+    """The view that fits, by the rules of `progress.view_for`; without a `run_id` of the first run that it hears of."""
+    if output == "jsonl":
+        return JsonLines(console, Tally(0))
+    if console.is_quiet or (output == "json" and not console.is_animated):
+        return Silent(Tally(0))
+    if console.is_animated and importlib.util.find_spec("rich") is not None:
+        from fanfold.cli.run_tree_live import LiveRun  # rich is an extra, and slow to import
+
+        return LiveRun(console, RunTree(run_id))
+    return PlainRun(console, RunTree(run_id))
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class PlainRun:
+    """One line for each start of the run or a phase, end of an agent, log, failure, and for the notification.
+
+    Answers from the journal have one line together: what ran in an earlier attempt is no news.
+    """
+
+    def __init__(self, console: Console, tree: RunTree, now_ms: Callable[[], int] = wall_ms) -> None:
+        self._console = console
+        self._tree = tree
+        self._now_ms = now_ms
+        self._cached = 0
+        """Not told yet."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tell_cached()
+
+    def event(self, item: AgentEvent, /) -> None:
+        tree, changes = self._tree, self._tree.changes
+        row = tree.observe(item, self._now_ms())
+        if tree.changes == changes:
+            return
+        if row is not None and row.status == "cached":
+            self._cached += 1
+            return
+        text = line_of(item, row)
+        if text is None:
+            return
+        self._tell_cached()
+        if row is not None:
+            ended = str(tree.sums.ended)
+            text = f"[{ended}/{len(tree.running) + len(tree.queued) + tree.sums.ended}] {text}"
+        self._console.say(text)
+
+    def _tell_cached(self) -> None:
+        if self._cached:
+            self._console.say(f"{self._cached} answered from the journal")
+            self._cached = 0
+
+
+def line_of(item: AgentEvent, row: AgentRow | None) -> str | None:
+    """What a person is told of an event in one safe line; None for what is no news by itself.
+
+    Args:
+        row: the agent that the event ended.
+    """
+    payload = item.payload
+    if row is not None:
+        return _end_of(row)
+    match item.type, payload.get("type"):
+        case "task_started", _:
+            return _start_of(payload)
+        case "task_progress", "workflow_phase":
+            return f"== {text_of(payload.get('title'))}"
+        case "task_progress", "workflow_log":
+            return f"log: {text_of(payload.get('message'))}"
+        case "task_progress", "workflow_failure":
+            return _failure_of(payload)
+        case "task_notification", _:
+            return notice_text(payload)
+        case _:
+            return None
+
+
+def _start_of(payload: JsonObject) -> str:
+    how = f"resumed, attempt {count_of(payload.get('attempt'))}" if payload.get("is_resume") else "started"
+    return f"{text_of(payload.get('workflow'))}: {how} as {text_of(payload.get('run_id'))}"
+
+
+def _end_of(row: AgentRow) -> str:
+    costs = [f"{tokens_text(row.total_tokens)} tok"]
+    if row.cost_usd is not None:
+        costs.append(money_text(row.cost_usd))
+    if row.started_ms is not None and row.ended_ms is not None:
+        costs.append(seconds_text(max(0, row.ended_ms - row.started_ms) / 1000))
+    if row.error:
+        costs.append(cut(row.error, _LONGEST_REASON))
+    return "  ".join([f"{_WORDS.get(row.status, row.status)} {cut(row.label, _LONGEST_NAME)}", *costs])
+
+
+def _failure_of(payload: JsonObject) -> str:
+    places = [f"{name} {payload[name]:d}" for name in ("index", "stage", "line") if isinstance(payload.get(name), int)]
+    label = text_of(payload.get("label"))
+    # Why an agent failed is told where it ended.
+    why = f"agent '{cut(label, _LONGEST_NAME)}' failed" if label else _reason(payload)
+    return f"None  {text_of(payload.get('where'))}" + (f" ({', '.join(places)})" if places else "") + f": {why}"
+
+
+def _reason(fault: JsonObject) -> str:
+    code, message = text_of(fault.get("code")), cut(text_of(fault.get("message")), _LONGEST_REASON)
+    return f"{code}: {message}" if message else code
+
+
+def notice_text(payload: JsonObject) -> str:
+    """A `task_notification` in one line."""
+    counts = object_of(payload.get("counts"))
+    parts = [f"{text_of(payload.get('workflow'))}: {text_of(payload.get('status')).replace('_', ' ')}"]
+    if reason := text_of(payload.get("reason")):
+        parts[0] += f" ({reason.replace('_', ' ')}{_until(payload.get('reset_ms'))})"
+    parts += [f"{count} {name.replace('_', ' ')}" for name in _COUNTS if (count := count_of(counts.get(name)))]
+    parts.append(f"{tokens_text(count_of(payload.get('total_tokens')))} tok")
+    if (cost := amount_of(payload.get("cost_usd"))) is not None:
+        parts.append(money_text(cost))
+    parts.append(seconds_text(count_of(payload.get("duration_ms")) / 1000))
+    if error := object_of(payload.get("error")):
+        parts.append(_reason(error))
+    if path := text_of(payload.get("output_file")):
+        parts.append(path)
+    return " · ".join(parts)
+
+
+def _until(reset_ms: Any) -> str:
+    try:
+        moment = datetime.fromtimestamp(count_of(reset_ms) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return ""  # further away than any calendar reaches
+    return f" until {moment:%Y-%m-%dT%H:%M:%SZ}" if count_of(reset_ms) else ""

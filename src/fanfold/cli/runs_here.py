@@ -1,0 +1,108 @@
+"""The workflow runs of the current directory's workspace: found by what people type, and told in short."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from fanfold.cli.cells import cut, one_line
+from fanfold.cli.endings import NotThereError
+from fanfold.cli.waiting_text import time_text
+from fanfold.contracts.record import JsonObject
+from fanfold.contracts.workflow_runs import RunCounts, RunFailure, RunSummary
+from fanfold.nearest import did_you_mean
+from fanfold.protocols import WorkflowFiles
+from fanfold.stores.run_files import open_run_files
+
+_MOST_CANDIDATES = 10
+_LONGEST_HELP = 200
+_LONGEST_NAME = 60
+_LONGEST_REASON = 300
+_HEX = frozenset("0123456789abcdef")
+_COUNTED = ("done", "cached", "failed", "skipped")
+
+
+def run_files() -> WorkflowFiles:
+    return open_run_files(Path.cwd())
+
+
+async def find_run(files: WorkflowFiles, typed: str) -> str:
+    """The id of the run that `typed` means: the whole id, its beginning, or the end of its digits.
+
+    Raises:
+        NotThereError: no run is called so.
+        click.UsageError: it may mean several.
+    """
+    ids = await files.run_ids()
+    if typed in ids:
+        return typed
+    is_end = bool(typed) and _HEX.issuperset(typed)
+    found = [each for each in ids if each.startswith(typed) or (is_end and each.endswith(typed))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = "".join(f"\n  {each}" for each in found[:_MOST_CANDIDATES])
+        raise click.UsageError(f"'{typed}' may mean {len(found)} runs; give more of the id:{listed}")
+    near = cut(did_you_mean(typed, ids), _LONGEST_HELP) if ids else ""
+    raise NotThereError(f"there is no workflow run '{typed}' here{near}").with_hint("see: fanfold runs list")
+
+
+def summary_json(run: RunSummary) -> JsonObject:
+    """The run in short: absent is what is not known."""
+    told: JsonObject = {"run_id": run.run_id, "status": run.status, "is_alive": run.is_alive}
+    if run.problem is not None:
+        told["problem"] = run.problem
+    snapshot = run.snapshot
+    if snapshot is None:
+        return told
+    fields = snapshot.to_dict()
+    names = ("workflow", "reason", "reset_ms", "attempt", "parent_run_id", "counts", "phase", "cost_usd", "process")
+    told |= {name: fields[name] for name in names if name in fields}
+    return {
+        **told,
+        "total_tokens": snapshot.usage.total_tokens,
+        "duration_ms": snapshot.duration_ms,
+        "started": time_text(snapshot.started_ms),
+        "started_ms": snapshot.started_ms,
+        "updated": time_text(snapshot.updated_ms),
+        "updated_ms": snapshot.updated_ms,
+    }
+
+
+def status_text(run: RunSummary) -> str:
+    """`paused (quota)`, `completed with failures`."""
+    text = run.status.replace("_", " ")
+    if run.snapshot is not None and run.snapshot.reason is not None:
+        text += f" ({run.snapshot.reason.replace('_', ' ')})"
+    return text
+
+
+def counts_text(counts: RunCounts) -> str:
+    """`3 done, 2 cached`."""
+    told = counts.to_dict()
+    return ", ".join(f"{told[name]} {name}" for name in _COUNTED if told[name]) or "none"
+
+
+def failure_lines(failures: Sequence[RunFailure], most: int) -> list[str]:
+    """What went wrong, each in one line: `security (/0.1#0): NO_ANSWER: it broke off`."""
+    lines = [
+        f"  {_name_of(each)}: {each.code}: {cut(one_line(each.message), _LONGEST_REASON)}" for each in failures[:most]
+    ]
+    return [*lines, f"  … and {len(failures) - most} more"] if len(failures) > most else lines
+
+
+def _name_of(failure: RunFailure) -> str:
+    line = "" if failure.line is None else f", line {failure.line}"
+    return f"{cut(failure.label, _LONGEST_NAME)} ({failure.where}{line})" if failure.label else f"{failure.where}{line}"
+
+
+def next_command(run: RunSummary) -> str | None:
+    """What goes on with it; None for one that is complete, that runs just now, or of which nothing is known."""
+    if run.is_alive or run.snapshot is None or run.status == "completed":
+        return None
+    return command_for("resume", run.run_id)
+
+
+def command_for(verb: str, run_id: str, options: Sequence[str] = ()) -> str:
+    return shlex.join(["fanfold", "workflow", verb, run_id, *options])

@@ -1,0 +1,191 @@
+"""`fanfold runs show`: one run, from its snapshot and its journal."""
+
+import asyncio
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from fanfold.cli.cells import one_line
+from fanfold.cli.console import Console
+from fanfold.cli.options import console_options, json_option, workspace_option
+from fanfold.cli.render import table
+from fanfold.cli.run_tree_rows import money_text
+from fanfold.cli.runs_here import (
+    counts_text,
+    failure_lines,
+    find_run,
+    next_command,
+    run_files,
+    status_text,
+    summary_json,
+)
+from fanfold.cli.tally import seconds_text, tokens_text
+from fanfold.cli.waiting_text import time_text
+from fanfold.contracts.record import JsonObject, Record
+from fanfold.contracts.workflow_runs import RunSummary, WorkflowSnapshot
+from fanfold.errors import WorkflowInputError
+from fanfold.kernel.run_entries import RunEntry
+from fanfold.kernel.run_view import RunJournalView
+from fanfold.protocols import WorkflowFiles
+from fanfold.workflow.runs import read_view, run_summary
+
+_STATUSES = {"ok": "done", "error": "failed"}
+_MOST_FAILURES = 20
+
+
+class RunAgent(Record, frozen=True, kw_only=True):
+    """One call of an agent, as the journal has it."""
+
+    where: str
+    label: str
+    phase: str | None = None
+    status: str
+    """`done`, `failed`, `cancelled`, `skipped`; `running`, or `interrupted` when nobody runs it any more."""
+    attempt: int
+    """That ran it; 0: the run that this one was forked from."""
+    is_cached: bool = False
+    """An earlier attempt ran it."""
+    total_tokens: int | None = None
+    cost_usd: float | None = None
+    tools: int = 0
+    duration_ms: int | None = None
+    error: JsonObject | None = None
+    branch: str | None = None
+    """With what it has changed in a worktree of its own."""
+
+
+class _Shown(msgspec.Struct, frozen=True):
+    run: RunSummary
+    agents: Sequence[RunAgent]
+    output_file: str
+    problem: str | None
+    """Why the journal tells nothing."""
+
+
+@click.command("show")
+@click.argument("run")
+@json_option
+@workspace_option
+@console_options
+def command(*, console: Console, run: str, as_json: bool) -> None:
+    """How RUN stands: its agents, what they took, what went wrong, and how to go on."""
+    shown = asyncio.run(_read(run_files(), run))
+    again = next_command(shown.run)
+    if as_json:
+        document = {"schema": "fanfold/run/v1", **summary_json(shown.run), "output_file": shown.output_file}
+        if shown.run.snapshot is not None:
+            document["snapshot"] = shown.run.snapshot.to_dict()
+        document["agents"] = [each.to_dict() for each in shown.agents]
+        notes = {"journal_problem": shown.problem, "next_command": again}
+        console.write_json(document | {name: note for name, note in notes.items() if note is not None})
+        return
+    console.write(_text(shown, console.out_width))
+    if shown.problem is not None:
+        console.warn(f"note: {shown.problem}")
+    if again is not None:
+        console.say(f"resume with: {again}")
+    elif shown.run.is_alive:
+        console.say(f"follow it with: fanfold logs -f {shown.run.run_id}")
+
+
+async def _read(files: WorkflowFiles, typed: str) -> _Shown:
+    run_id = await find_run(files, typed)
+    run = await run_summary(files, run_id)
+    try:
+        view = await read_view(files, run_id)
+    except WorkflowInputError as error:
+        return _Shown(run, (), files.output_path(run_id), str(error))
+    return _Shown(run, agents_of(view, is_alive=run.is_alive), files.output_path(run_id), run.problem)
+
+
+def agents_of(view: RunJournalView, *, is_alive: bool) -> list[RunAgent]:
+    """The calls of a run in the order in which they were made; of one that was run several times the last."""
+    entries = [entry for entry in view.entries.values() if not entry.is_superseded]
+    return [_agent(entry, view.attempts, is_alive) for entry in sorted(entries, key=lambda entry: entry.seq)]
+
+
+def _agent(entry: RunEntry, newest: int, is_alive: bool) -> RunAgent:
+    result = entry.result
+    if result is None:
+        is_running = is_alive and entry.attempt == newest
+        return RunAgent(
+            where=entry.path,
+            label=entry.label,
+            phase=entry.phase,
+            status="running" if is_running else "interrupted",
+            attempt=entry.attempt,
+        )
+    return RunAgent(
+        where=entry.path,
+        label=entry.label,
+        phase=entry.phase,
+        status=_STATUSES.get(result.status, result.status),
+        attempt=result.attempt,
+        is_cached=entry.is_answer and result.attempt < newest,
+        total_tokens=None if result.usage is None else result.usage.total_tokens,
+        cost_usd=result.cost,
+        tools=result.tools,
+        duration_ms=result.ms,
+        error=None if result.error is None else {"code": result.error.code, "message": result.error.message},
+        branch=None if result.worktree is None else result.worktree.branch,
+    )
+
+
+def _text(shown: _Shown, width: int | None) -> str:
+    snapshot = shown.run.snapshot
+    lines = [f"{shown.run.run_id}: {status_text(shown.run)}"]
+    if snapshot is not None:
+        lines += [f"{name:<9} {value}" for name, value in _facts(snapshot, shown.output_file)]
+    text = "\n".join(lines) + "\n"
+    if shown.agents:
+        head = ["phase", "agent", "status", "tokens", "cost", "time"]
+        text += "\n" + table(head, [_row(each) for each in shown.agents], width=width, to_right=head[3:])
+    if snapshot is not None and snapshot.failures:
+        text += "\n" + "\n".join(failure_lines(snapshot.failures, _MOST_FAILURES)) + "\n"
+    return text
+
+
+def _facts(snapshot: WorkflowSnapshot, output_file: str) -> list[tuple[str, str]]:
+    times = [time_text(snapshot.started_ms), seconds_text(snapshot.duration_ms / 1000)]
+    if snapshot.attempt > 1:
+        times.append(f"attempt {snapshot.attempt}")
+    spent = [f"{tokens_text(snapshot.usage.total_tokens)} tokens"]
+    if snapshot.attempt > 1:
+        spent.append(f"{tokens_text(snapshot.attempt_usage.total_tokens)} of them in this attempt")
+    if snapshot.cost_usd is not None:
+        spent.append(money_text(snapshot.cost_usd))
+    if snapshot.budget is not None and snapshot.budget.limit_tokens is not None:
+        spent.append(f"of a budget of {tokens_text(snapshot.budget.limit_tokens)}")
+    facts = [
+        ("workflow", " · ".join([snapshot.workflow, snapshot.kind, *([snapshot.path] if snapshot.path else [])])),
+        ("started", " · ".join(times)),
+        ("agents", counts_text(snapshot.counts)),
+        ("spent", " · ".join(spent)),
+        ("args", one_line(msgspec.json.encode(snapshot.args).decode())),
+        ("output", output_file),
+    ]
+    if snapshot.parent_run_id is not None:
+        facts.append(("forked", f"from {snapshot.parent_run_id}"))
+    if snapshot.reset_ms is not None:
+        facts.append(("reset", time_text(snapshot.reset_ms)))
+    if snapshot.error is not None:
+        line = "" if snapshot.error.line is None else f" (line {snapshot.error.line})"
+        facts.append(("error", f"{snapshot.error.code}: {snapshot.error.message}{line}"))
+        if snapshot.error.trace is not None:
+            facts.append(("trace", "\n" + snapshot.error.trace.rstrip("\n")))
+    return facts
+
+
+def _row(agent: RunAgent) -> list[str]:
+    status = f"{agent.status} (attempt {agent.attempt})" if agent.is_cached else agent.status
+    if agent.is_cached and not agent.attempt:
+        status = f"{agent.status} (copied)"
+    return [
+        agent.phase or "",
+        agent.label or agent.where,
+        status,
+        "" if agent.total_tokens is None else tokens_text(agent.total_tokens),
+        "" if agent.cost_usd is None else money_text(agent.cost_usd),
+        "" if agent.duration_ms is None else seconds_text(agent.duration_ms / 1000),
+    ]

@@ -1,0 +1,43 @@
+"""The plan of a resume as people read it."""
+
+from collections.abc import Iterator
+
+from fanfold.cli.plan_text import PlanLine, plan_text
+from fanfold.cli.tally import rough_tokens
+from fanfold.contracts.workflow_runs import WorkflowPlan
+
+_MODEL_CHANGED = "model changed"
+
+
+def plan_line(plan: WorkflowPlan) -> str:
+    """`cached 98 · re-run 4 · new 0 · est. 210k tok`."""
+    counts = [f"{action} {plan.count(action)}" for action in ("cached", "re-run", "new")]
+    more = "" if plan.is_complete else ", and what follows from them"
+    return " · ".join([*counts, f"est. {rough_tokens(plan.estimated_tokens)} tok{more}"])
+
+
+def plan_notes(plan: WorkflowPlan) -> Iterator[str]:
+    """What somebody should know before it is spent."""
+    if plan.script_changed:
+        yield "the script has changed since the run was launched or last resumed"
+    models = {each.changes for each in plan.calls if each.reason == _MODEL_CHANGED and each.changes is not None}
+    for changes in sorted(models):
+        before = [line[1:] for line in changes if line.startswith("-")]
+        if before:
+            yield f"agents run again because their model has changed; with --model {before[0]} they would not"
+
+
+def plan_page(plan: WorkflowPlan, width: int | None) -> str:
+    """The line, then each call that would be run, with its reason and the lines of it that have changed."""
+    lines = [plan_line(plan), *plan_notes(plan)]
+    misses = [each for each in plan.calls if each.action != "cached"]
+    if misses:
+        rows = [
+            PlanLine(each.label, each.action, each.reason, each.estimated_tokens, each.changes or ()) for each in misses
+        ]
+        lines.append("\n" + plan_text("agent", rows, spent_tokens=plan.spent_tokens, width=width).rstrip("\n"))
+    if not plan.is_complete:
+        lines.append("what comes behind depends on their results")
+    elif plan.unclaimed:
+        lines.append(f"{len(plan.unclaimed)} recorded calls are not asked for any more; they stay recorded")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,88 @@
+"""`fanfold workflow validate`."""
+
+import ast
+import asyncio
+import re
+from pathlib import Path
+
+import click
+
+from fanfold.cli.console import Console
+from fanfold.cli.exit_codes import ExitCode
+from fanfold.cli.options import console_options, json_option, workspace_option
+from fanfold.cli.workflow_endings import refusals
+from fanfold.cli.workflow_hazards import Finding, find_hazards
+from fanfold.cli.workflow_named import find_info, open_project, path_of, read_script_text
+from fanfold.errors import WorkflowInputError
+from fanfold.workflow.sandbox import check_inline
+from fanfold.workflow.scripts import read_script
+
+_LINE = re.compile(r"\bline (\d+)")
+
+
+@click.command("validate")
+@click.argument("name", metavar="NAME|PATH.py")
+@click.option("--inline", is_flag=True, help="Check it as a script that is to run in the sandbox.")
+@json_option
+@workspace_option
+@console_options
+@click.pass_context
+def command(ctx: click.Context, *, console: Console, name: str, inline: bool, as_json: bool) -> None:
+    """Read a script without running any of it, and say what is wrong with it, line by line.
+
+    Errors are what no run could do, or what would make a resumed run go astray: exit code 1. Warnings are what may
+    differ from run to run, such as the clock.
+    """
+    with refusals():
+        label, text = _text_of(name)
+        found = asyncio.run(check(text, is_inline=inline))
+    errors = sum(each.severity == "error" for each in found)
+    if as_json:
+        document = {"schema": "fanfold/workflow-check/v1", "path": label, "is_valid": not errors}
+        console.write_json({**document, "findings": [each.to_dict() for each in found]})
+    else:
+        for each in found:
+            place = label if each.line is None else f"{label}:{each.line}"
+            console.write(f"{place}: {each.severity}: {each.message}\n")
+        console.say(f"{errors} errors, {len(found) - errors} warnings")
+    if errors:
+        ctx.exit(ExitCode.FAILED)
+
+
+def _text_of(name: str) -> tuple[str, str]:
+    """(what to call it, its text). Raises NotThereError, UsageError."""
+    project = open_project()
+    path = path_of(name, project)
+    if path is None:
+        info = find_info(name, project)
+        if info.path is None:
+            return info.name, project.registry.script(name).text or ""
+        path = Path(info.path)
+    return str(path), read_script_text(path)
+
+
+async def check(text: str, *, is_inline: bool) -> list[Finding]:
+    """What is wrong with a script, by line."""
+    try:
+        script = read_script(text, "inline" if is_inline else "file")
+        if is_inline:
+            await check_inline(text)
+            return []
+    except WorkflowInputError as error:
+        return [Finding(line=_line_of(error, text), severity="error", code=error.code, message=str(error))]
+    return find_hazards(text, script.meta.phases)
+
+
+def _line_of(error: WorkflowInputError, text: str) -> int | None:
+    """Where it is wrong: as the error says, else at its META when that is what it is about."""
+    named = _LINE.search(str(error))
+    if named is not None:
+        return int(named[1])
+    if error.code != "bad_meta":
+        return None
+    for each in ast.parse(text).body:
+        if isinstance(each, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == "META" for target in each.targets
+        ):
+            return each.lineno
+    return None

@@ -1,0 +1,105 @@
+"""The outbox: what conversations are still to be told of their runs, `outbox/<session>.notices/<runId>.json`.
+
+A conversation asks at each of its prompts, so one that is told nothing costs one look at a name that is not there.
+"""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fanfold.errors import UsageError
+from fanfold.kernel.plain_text import is_plain
+from fanfold.kernel.workflow_meta import is_run_id
+from fanfold.stores.directory import make_directory
+from fanfold.stores.durable_file import read_file, remove_file, replace_file
+from fanfold.stores.line_file import refused
+from fanfold.stores.record_file import wait_for_file
+from fanfold.stores.run_place import require_no_links
+from fanfold.stores.store_name import file_stem
+
+_NOTICE = ".json"
+
+
+def require_session_id(session_id: str) -> None:
+    """Raises UsageError for one that is empty or no text; any other is good."""
+    if not session_id or not is_plain(session_id):
+        raise UsageError(f"invalid session id {session_id!r}: it must be text")
+
+
+class Outbox:
+    """The notices of one session. All blocking; LogWriteError when the file system refuses."""
+
+    def __init__(self, directory: Path, session_id: str) -> None:
+        """Raises UsageError as `require_session_id`."""
+        require_session_id(session_id)
+        self._outbox = directory / "outbox"
+        self._name = file_stem(session_id) + ".notices"  # the ending: an id may be "..", or end in a dot
+        self._directory = self._outbox / self._name
+
+    def is_empty(self) -> bool:
+        """True when there is not even a place for notices."""
+        return not os.path.lexists(self._directory)
+
+    def put(self, run_id: str, data: bytes) -> None:
+        path = self._directory / (run_id + _NOTICE)
+        with self._locked():
+            make_directory(self._directory)
+            newest = max((at for _, at in self._times()), default=0)
+            replace_file(path, data)
+            if path.stat().st_mtime_ns <= newest:  # in one tick of the file system's clock
+                os.utime(path, ns=(newest + 1, newest + 1))
+
+    def notices(self) -> list[tuple[str, bytes]]:
+        """(run id, data), oldest first."""
+        self._refuse_links()
+        found: list[tuple[str, bytes]] = []
+        try:
+            names = sorted(self._times(), key=lambda each: (each[1], each[0]))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise refused(self._directory, error, "read") from error
+        for name, _ in names:
+            data = read_file(self._directory / name)
+            if data is not None:  # see `_times`
+                found.append((name.removesuffix(_NOTICE), data))
+        return found
+
+    def remove(self, run_id: str) -> None:
+        with self._locked():
+            path = self._directory / (run_id + _NOTICE)
+            if os.path.lexists(path):
+                remove_file(path)
+            try:
+                self._directory.rmdir()
+            except OSError:
+                pass  # it has others
+
+    @contextmanager
+    def _locked(self) -> Generator[None, None, None]:
+        self._refuse_links()
+        make_directory(self._outbox)
+        lock = wait_for_file(self._outbox / (self._name + ".lock"))
+        try:
+            yield
+        except OSError as error:
+            raise refused(self._directory, error) from error
+        finally:
+            lock.close()
+
+    def _times(self) -> list[tuple[str, int]]:
+        """File names with their times; what is no notice of ours is passed over."""
+        times: list[tuple[str, int]] = []
+        with os.scandir(self._directory) as entries:
+            for each in entries:
+                run_id = each.name.removesuffix(_NOTICE)
+                if run_id != each.name and is_run_id(run_id) and each.is_file(follow_symlinks=False):
+                    try:
+                        times.append((each.name, each.stat(follow_symlinks=False).st_mtime_ns))
+                    except FileNotFoundError:
+                        continue  # somebody else has told it just now
+        return times
+
+    def _refuse_links(self) -> None:
+        require_no_links(self._directory)

@@ -1,0 +1,387 @@
+"""LiveAgents: the answers that agents give now: launched within the limits, recorded before anybody gets them.
+
+A slot is held while an agent runs, and given to others while it waits for the budget or for a person. An agent under
+way always ends and is recorded; what is refused is the launch of the next one.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from fanfold.contracts.codec import encode_json
+from fanfold.contracts.events import AgentEvent
+from fanfold.contracts.facts import Fact, ToolResulted
+from fanfold.contracts.governance import BudgetDenial
+from fanfold.contracts.messages import NO_USAGE, Usage
+from fanfold.contracts.record import JsonValue
+from fanfold.contracts.run_journal import CallFault, Result, Started
+from fanfold.contracts.steps import SCHEMA_MISMATCH, AgentStepSpec, StepOutcome
+from fanfold.contracts.workflow_runs import AgentStatus, RunStatus, WorkflowLimits
+from fanfold.env import Clock
+from fanfold.errors import (
+    BudgetExhaustedError,
+    ExecutorError,
+    ParkedError,
+    ProviderError,
+    RunCancelledError,
+    StorageError,
+    WorkflowAgentError,
+    WorkflowInputError,
+)
+from fanfold.kernel.journal import usage_of
+from fanfold.kernel.run_entries import Claim
+from fanfold.kernel.run_journal import facts_of
+from fanfold.orchestration.control import FanOutControl
+from fanfold.orchestration.fanout import stand_in
+from fanfold.orchestration.ledger import TokenLedger
+from fanfold.orchestration.limiter import Limiter
+from fanfold.orchestration.runner import StepRunner
+from fanfold.protocols import AgentExecutor
+from fanfold.workflow.host import PlacedCall
+from fanfold.workflow.journal import RunJournal
+from fanfold.workflow.progress import Progress
+from fanfold.workflow.script_host import RunHaltedError
+
+BLOB_BYTES = 262_144
+"""A longer value lies in a file of its own, and its name in the journal (spec-workflow 5.4)."""
+MAX_REFUSALS = 1_000
+"""Of launches: a script that goes on asking behind so many is not going to stop by itself."""
+_INFRASTRUCTURE = (ProviderError.code, ExecutorError.code)
+_PASSED_ON = ("confirmation_required", "confirmation_received", "confirmation_timeout", "user_question")
+
+
+class Halt(msgspec.Struct, frozen=True):
+    """Why no agent is launched any more."""
+
+    status: RunStatus
+    reason: str
+    reset_ms: int | None = None
+
+
+class LiveAgents:
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        attempt: int,
+        executor: AgentExecutor,
+        journal: RunJournal,
+        progress: Progress,
+        ledger: TokenLedger,
+        limits: WorkflowLimits,
+        clock: Clock,
+        is_listened_to: bool = True,
+        may_launch: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Args:
+        is_listened_to: somebody hears what agents do; otherwise only their starts and ends are told.
+        may_launch: False for a place where nothing may run (`only_failed`); None: anywhere.
+        """
+        self._run_id = run_id
+        self._attempt = attempt
+        self._journal = journal
+        self._progress = progress
+        self._ledger = ledger
+        self._limits = limits
+        self._clock = clock
+        self._may_launch = may_launch
+        self._slots = Limiter(limits.concurrency)
+        self._control = FanOutControl()
+        self._runner = StepRunner(executor, events=self._hear if is_listened_to else None, control=self._control)
+        self._running: dict[str, PlacedCall] = {}
+        """By task id."""
+        self._skipped: set[str] = set()
+        self._faults_in_a_row = 0
+        self._refusals = 0
+        self.halt: Halt | None = None
+        self.halted = asyncio.Event()
+
+    # ---- control ----
+
+    def stop(self, halt: Halt) -> None:
+        """Launch nothing more, and cancel what runs. The first reason stands."""
+        self._halt(halt)
+        self._control.cancel()
+
+    def _halt(self, halt: Halt) -> None:
+        self.halt = self.halt or halt
+        self.halted.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """What runs was cancelled."""
+        return self._control.is_cancelled
+
+    def skip(self, where: str) -> bool:
+        """End the agent at `where` with None as its answer; False when none runs there."""
+        running = [task_id for task_id, placed in self._running.items() if placed.where == where]
+        for task_id in running:
+            self._skipped.add(task_id)
+            self._control.cancel_running(task_id)
+        return bool(running)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    # ---- one call ----
+
+    async def __call__(self, placed: PlacedCall, claim: Claim) -> JsonValue:
+        await self._require_launch(placed)
+        self._progress.launched += 1
+        if self._slots.is_full:
+            self._tell(placed, "queued")
+        async with self._slots.slot() as slot:
+            others = stand_in.get()
+
+            def give_way() -> None:
+                slot.end()
+                others()
+
+            token = stand_in.set(give_way)
+            try:
+                room = await self._ledger.reserve(len(placed.call.prompt) // 4, slot.given_back)
+                if isinstance(room, BudgetDenial):
+                    self._progress.launched -= 1
+                    raise await self._over_budget(room.resource, room.reason)
+                spent: Usage | None = None
+                try:
+                    await self._require_running()
+                    record, outcome = await self._run(placed, claim)
+                    spent = outcome.usage
+                finally:
+                    room.settle(spent)
+            finally:
+                stand_in.reset(token)
+        return await self._counted(placed, record, outcome)
+
+    async def _require_launch(self, placed: PlacedCall) -> None:
+        await self._require_running()
+        denial = self._ledger.denial()
+        if denial is not None:
+            raise await self._over_budget(denial.resource, denial.reason)
+        if self._progress.launched >= self._limits.max_agents:
+            await self._refuse()
+            raise WorkflowInputError(
+                "agent_cap",
+                f"this run has launched {self._limits.max_agents} agents, which is its limit; resume it to go on, or "
+                "raise max_agents",
+            )
+        if self._may_launch is not None and not self._may_launch(placed.where):
+            reason = "it is not recorded, and only what failed before may run"
+            self._progress.failed += 1
+            self._progress.agent_failed(placed.where, placed.title, "NOT_RECORDED", reason)
+            raise WorkflowAgentError(label=placed.title, where=placed.where, reason=reason, agent_code="NOT_RECORDED")
+
+    async def _require_running(self) -> None:
+        if self.halt is not None:
+            await asyncio.sleep(0)  # a script that asks again and again must not keep the loop from ending it
+            raise RunHaltedError(self.halt.reason)
+
+    async def _over_budget(self, resource: str, reason: str) -> BudgetExhaustedError:
+        await self._refuse()
+        return BudgetExhaustedError(resource=resource, reason=reason)
+
+    async def _refuse(self) -> None:
+        self._refusals += 1
+        if self._refusals >= MAX_REFUSALS:
+            self.stop(Halt("failed", "it goes on launching agents behind its limits"))
+        await asyncio.sleep(0)
+
+    # ---- the agent ----
+
+    async def _run(self, placed: PlacedCall, claim: Claim) -> tuple[Result, StepOutcome]:
+        seq = self._journal.view.last_seq + 1
+        self._journal.note(
+            Started(
+                seq=seq,
+                id=placed.identity,
+                path=placed.where,
+                label=placed.title,
+                phase=placed.phase,
+                key=claim.key,
+                attempt=self._attempt,
+                call=msgspec.Raw(placed.written),
+            )
+        )
+        spec = self._spec(placed, seq)
+        turns = _KeptTurns(self._journal, seq, claim)
+        self._running[spec.task_id] = placed
+        self._tell(placed, "started")
+        begun_ms = self._clock.monotonic_ms()
+        try:
+            outcome = await self._runner.attempts(spec, turns)
+        finally:
+            del self._running[spec.task_id]
+        self._judge(outcome)
+        if outcome.duration_ms is None:
+            outcome = replace(outcome, duration_ms=self._clock.monotonic_ms() - begun_ms)
+        if spec.task_id in self._skipped and outcome.error_code == RunCancelledError.code:
+            return self._result(placed, seq, outcome, "skipped", turns.tools), outcome
+        status = "ok" if outcome.success else "error"
+        if outcome.error_code == RunCancelledError.code:
+            status = "cancelled"
+        return self._result(placed, seq, outcome, status, turns.tools), outcome
+
+    def _spec(self, placed: PlacedCall, seq: int) -> AgentStepSpec:
+        call = placed.call
+        return AgentStepSpec(
+            task_id=f"{self._run_id}-{seq}",
+            agent=call.agent_type,
+            description=placed.title,
+            prompt=call.prompt,
+            max_steps=call.max_steps,
+            output_schema=call.schema,
+            model=call.model,
+            timeout_ms=call.timeout_ms,
+            retries=call.retries,
+            isolation=call.isolation,
+        )
+
+    def _result(self, placed: PlacedCall, seq: int, outcome: StepOutcome, status: Any, tools: int) -> Result:
+        fault: CallFault | None = None
+        if status in ("error", "cancelled"):
+            raw = outcome.output if outcome.error_code == SCHEMA_MISMATCH else None
+            fault = CallFault(code=outcome.error_code or "FAILED", message=outcome.output[:2_000], raw=raw)
+        return Result(
+            seq=seq,
+            id=placed.identity,
+            path=placed.where,
+            status=status,
+            value=msgspec.Raw(encode_json(_value(placed, outcome))) if status == "ok" else msgspec.Raw(b"null"),
+            usage=outcome.usage,
+            cost=outcome.cost_usd,
+            tools=tools,
+            ms=outcome.duration_ms or 0,
+            attempt=self._attempt,
+            error=fault,
+            degraded=outcome.repairs,
+            worktree=outcome.worktree,
+        )
+
+    # ---- its end ----
+
+    async def _counted(self, placed: PlacedCall, record: Result, outcome: StepOutcome) -> JsonValue:
+        """Record the end, then account for it; only then is the value given to the script (D5)."""
+        value = bytes(record.value)
+        try:
+            if len(value) > BLOB_BYTES:
+                name = await self._journal.put_blob(value)
+                record = replace(record, value=msgspec.Raw(b"null"), blob=name)
+            await self._journal.result(record)
+        except StorageError as error:
+            self.stop(Halt("failed", error.code))
+            raise
+        self._progress.spent(outcome.usage, outcome.cost_usd, record.tools)
+        usage = outcome.usage or NO_USAGE
+        told: dict[str, Any] = {
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "total_tokens": usage.total_tokens,
+            },
+            "cost_usd": outcome.cost_usd,
+            "duration_ms": outcome.duration_ms,
+            "tools": record.tools,
+        }
+        if record.status == "ok":
+            self._progress.done += 1
+            self._tell(placed, "done", told)
+            answer: JsonValue = msgspec.json.decode(value)
+            return answer
+        if record.status == "skipped":
+            self._progress.skipped += 1
+            self._tell(placed, "skipped", told)
+            return None
+        return await self._failed(placed, record, outcome, told)
+
+    async def _failed(
+        self, placed: PlacedCall, record: Result, outcome: StepOutcome, told: dict[str, Any]
+    ) -> JsonValue:
+        fault = record.error or CallFault(code="FAILED", message=outcome.output)
+        if record.status == "cancelled":
+            self._tell(placed, "cancelled", told)
+            await self._require_running()
+        else:
+            self._tell(placed, "failed", {**told, "error": fault.message})
+        self._progress.failed += 1
+        self._progress.parked += fault.code == ParkedError.code
+        self._progress.agent_failed(placed.where, placed.title, fault.code, fault.message)
+        if fault.code == BudgetExhaustedError.code:  # a guard of the host's denied it, and will deny the next one
+            raise BudgetExhaustedError(resource="budget_guard", reason=fault.message)
+        raise WorkflowAgentError(
+            label=placed.title, where=placed.where, reason=fault.message, agent_code=outcome.error_code
+        )
+
+    def _tell(self, placed: PlacedCall, status: AgentStatus, more: Mapping[str, Any] | None = None) -> None:
+        self._progress.agent(placed.where, placed.title, placed.phase, placed.call, status, more or {})
+
+    def _judge(self, outcome: StepOutcome) -> None:
+        """The circuit breaker: launch nothing more where the model's side will refuse it or does not answer."""
+        if outcome.blocked_by is not None:
+            self._halt(Halt("paused", outcome.blocked_by, outcome.reset_ms))
+        elif outcome.success:
+            self._faults_in_a_row = 0
+        elif outcome.error_code in _INFRASTRUCTURE:
+            self._faults_in_a_row += 1
+            if self._faults_in_a_row >= self._limits.break_after:
+                self._halt(Halt("paused", "unreachable"))
+
+    def _hear(self, item: AgentEvent) -> None:
+        task_id = item.payload.get("task_id") or (item.metadata or {}).get("task_id")
+        placed = self._running.get(task_id) if isinstance(task_id, str) else None
+        if placed is None:
+            return
+        if item.type == "subagent_progress" and item.payload.get("status") == "tool_started":
+            self._progress.activity(placed.where, item.payload["metadata"]["tool"])
+        elif item.type in _PASSED_ON:
+            self._progress.pass_on(item)
+
+
+def _value(placed: PlacedCall, outcome: StepOutcome) -> JsonValue:
+    value: JsonValue = outcome.output if placed.schema is None else outcome.structured
+    if placed.call.isolation is None:
+        return value
+    tree = outcome.worktree
+    left = {} if tree is None else {"branch": tree.branch, "commit": tree.commit, "diff": tree.diff}
+    return {
+        "result": value,
+        "branch": None,
+        "commit": None,
+        "diff": "",
+        **left,
+        "files": [] if tree is None else list(tree.files),
+        "is_cut": tree is not None and tree.is_cut,
+    }
+
+
+class _KeptTurns:
+    """The turns of one agent, kept in the run's journal, so that it goes on from its last one after a crash."""
+
+    def __init__(self, journal: RunJournal, seq: int, claim: Claim) -> None:
+        self.key = claim.key
+        self.recorded = facts_of(claim)
+        self.has_ended = False
+        self.has_news = False
+        self.tools = 0
+        self._journal = journal
+        self._seq = seq
+        self._has_failed = claim.has_ended
+
+    @property
+    def has_failed(self) -> bool:
+        return self.has_ended or self._has_failed
+
+    def go_on(self) -> Usage:
+        return NO_USAGE if self.has_failed else usage_of(self.recorded)
+
+    async def record(self, facts: Sequence[Fact]) -> None:
+        self.has_news = True
+        self.tools += sum(isinstance(fact.payload, ToolResulted) for fact in facts)
+        await self._journal.turns(self._seq, facts)
+
+    async def land(self) -> None:
+        await self._journal.flush()

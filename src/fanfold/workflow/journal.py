@@ -1,0 +1,91 @@
+"""RunJournal: the journal of a run that is held, and the fold of it, kept in step.
+
+A result counts when it is durable; until then nobody is given its value. That an agent was started is worth no sync of
+its own: it goes along with the next record, or by itself when none comes for a moment.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from fanfold.contracts.codec import encode_fact
+from fanfold.contracts.facts import Fact
+from fanfold.contracts.run_journal import AttemptEnd, Header, Moved, Result, RunRecord, Started, Turns
+from fanfold.errors import StorageError
+from fanfold.kernel.run_journal import encode_line
+from fanfold.kernel.run_view import RunJournalView
+from fanfold.orchestration.append_queue import AppendQueue
+from fanfold.protocols import HeldRun
+
+NEWS_SECONDS = 0.2
+"""After this long what was started is in the file, if nothing carried it there before."""
+
+
+class RunJournal:
+    def __init__(self, held: HeldRun, view: RunJournalView) -> None:
+        self.view = view
+        self._held = held
+        self._queue = AppendQueue(held.append)
+        self._news: list[Started | Moved] = []
+        self._nudge: asyncio.TimerHandle | None = None
+
+    async def put_blob(self, data: bytes) -> str:
+        """Raises StorageError."""
+        return await self._held.put_blob(data)
+
+    async def open_attempt(self, header: Header, copied: Sequence[RunRecord] = ()) -> None:
+        """Begin an attempt. Durable when it returns. Raises StorageError."""
+        records = [header, *copied]
+        await self._held.append([encode_line(record) for record in records])
+        for record in records:
+            self.view.take(record)
+
+    def note(self, record: Started | Moved) -> None:
+        """Have it written, before whatever is written later."""
+        self.view.take(record)
+        self._news.append(record)
+        if self._nudge is None:
+            self._nudge = asyncio.get_running_loop().call_later(NEWS_SECONDS, self._tell_news)
+
+    def _tell_news(self) -> None:
+        self._nudge = None
+        try:
+            for record in self._taken_news():
+                self._queue.submit(partial(encode_line, record), _nothing)
+        except StorageError:
+            pass  # the queue has told of it, or will tell whoever appends next
+
+    def _taken_news(self) -> list[Started | Moved]:
+        news, self._news = self._news, []
+        if self._nudge is not None:
+            self._nudge.cancel()
+            self._nudge = None
+        return news
+
+    async def result(self, record: Result) -> None:
+        """Durable when it returns, also when the caller is cancelled meanwhile. Raises StorageError."""
+        await self._append(record)
+
+    async def turns(self, seq: int, facts: Sequence[Fact]) -> None:
+        """Keep turns of an agent under way. Raises StorageError."""
+        lines = tuple(msgspec.Raw(encode_fact(fact)[:-1]) for fact in facts)
+        await self._append(Turns(seq=seq, facts=lines))
+
+    async def close_attempt(self, end: AttemptEnd) -> None:
+        """Raises StorageError."""
+        await self._append(end)
+
+    async def _append(self, record: RunRecord) -> None:
+        if self._news:
+            self._queue.precede(*map(encode_line, self._taken_news()))
+        await self._queue.append(partial(encode_line, record), partial(self.view.take, record))
+
+    async def flush(self) -> None:
+        """Raises StorageError."""
+        await self._queue.flush()
+
+
+def _nothing() -> None:
+    return None

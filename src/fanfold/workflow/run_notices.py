@@ -1,0 +1,129 @@
+"""RunNotices: the outbox of one session: what its conversation is to be told of the runs that it launched.
+
+A notice is kept from the launch on, at first without a text. So a run whose process died is told too: a notice without
+a text, of a run that nobody runs, means that it was cut off.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from fanfold.contracts.codec import encode_json
+from fanfold.contracts.notices import Notice
+from fanfold.contracts.workflow_runs import RunFailure, WorkflowResult, WorkflowSnapshot
+from fanfold.errors import WorkflowInputError
+from fanfold.foreign import logger
+from fanfold.kernel.notification import render_notification
+from fanfold.protocols import WorkflowFiles
+from fanfold.workflow.runs import run_summary
+
+MAX_FAILURES = 10
+"""Told in a notification; the output file has more."""
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    id: str
+    text: str | None = None
+
+
+class RunNotices:
+    def __init__(
+        self,
+        files: Callable[[], WorkflowFiles],
+        session_id: str,
+        *,
+        first: Callable[[], None],
+        look: Callable[[], None],
+    ) -> None:
+        """Args:
+        first: called before the first notice of this session is kept.
+        look: has the conversation look what is `pending`.
+        """
+        self._files = files
+        self._session_id = session_id
+        self._first: Callable[[], None] | None = first
+        self._look = look
+
+    async def keep(self, snapshot: WorkflowSnapshot, result: WorkflowResult | None) -> None:
+        """Raises StorageError."""
+        if snapshot.session_id is None:
+            return
+        if snapshot.session_id == self._session_id and self._first is not None:
+            self._first()
+            self._first = None
+        text = None if result is None else _text(snapshot, result)
+        kept = _Kept(f"{snapshot.run_id}-{snapshot.attempt}", text)
+        await self._files().put_notice(snapshot.session_id, snapshot.run_id, encode_json(kept))
+
+    def tell(self, snapshot: WorkflowSnapshot) -> None:
+        """Have it told now, where the conversation is this session's."""
+        if snapshot.session_id == self._session_id:
+            self._look()
+
+    async def pending(self) -> Sequence[Notice]:
+        """What the conversation has not been told, oldest first."""
+        found: list[Notice] = []
+        for run_id, data in await self._files().notices(self._session_id):
+            try:
+                kept = msgspec.json.decode(data, type=_Kept)
+                text = kept.text or await self._cut_off(run_id)
+            except (msgspec.DecodeError, WorkflowInputError) as error:
+                logger.warning("the notice of run %s cannot be told: %s", run_id, error)
+                continue
+            if text is not None:
+                found.append(Notice(kept.id, text))
+        return found
+
+    async def _cut_off(self, run_id: str) -> str | None:
+        """None while somebody runs it."""
+        summary = await run_summary(self._files(), run_id)
+        snapshot = summary.snapshot
+        if summary.is_alive or snapshot is None:
+            return None
+        fields = {
+            "workflow": snapshot.workflow,
+            "summary": "the process that ran it ended before it did",
+            "tokens": str(snapshot.usage.total_tokens),
+            "resume": _resume_hint(run_id),
+        }
+        return render_notification("workflow", run_id, "interrupted", fields, None, None)
+
+    async def delivered(self, id: str) -> None:
+        """Forget it: the log has it. A later attempt of the same run may have another one by now, which stays."""
+        for run_id, data in await self._files().notices(self._session_id):
+            if msgspec.json.decode(data, type=_Kept).id == id:
+                await self._files().remove_notice(self._session_id, run_id)
+
+
+def _resume_hint(run_id: str) -> str:
+    return f'Workflow(resume_from_run_id="{run_id}") goes on with it; what it has finished is not run again'
+
+
+def _text(snapshot: WorkflowSnapshot, result: WorkflowResult) -> str:
+    counts = result.counts
+    fields = {
+        "workflow": snapshot.workflow,
+        "agents": ", ".join(f"{name} {count}" for name, count in counts.to_dict().items() if count) or "none",
+        "tokens": f"{result.usage.total_tokens} ({result.total_usage.total_tokens} with earlier attempts)",
+        "tool_uses": str(snapshot.tool_uses),
+        "duration_ms": str(result.duration_ms),
+        "output_file": result.output_file,
+    }
+    if result.cost_usd is not None:
+        fields["cost_usd"] = f"{result.cost_usd:.4f}"
+    if result.reason is not None:
+        fields["reason"] = result.reason
+    if result.reset_ms is not None:
+        fields["reset_ms"] = str(result.reset_ms)
+    if result.error is not None:
+        fields["error"] = f"{result.error.code}: {result.error.message}"
+    if result.failures:
+        fields["failures"] = "\n".join(map(_failure, result.failures[:MAX_FAILURES]))
+    if result.status not in ("completed", "completed_with_failures") or result.failures:
+        fields["resume"] = _resume_hint(snapshot.run_id)
+    value = None if result.value is None else encode_json(result.value).decode()
+    return render_notification("workflow", snapshot.run_id, result.status, fields, value, result.output_file)
+
+
+def _failure(failure: RunFailure) -> str:
+    return f"- {failure.label or failure.where}: {failure.code}: {failure.message[:200]}"
