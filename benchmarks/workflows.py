@@ -1,28 +1,29 @@
-"""What a script costs around its agents: 10,000 `agent()` calls on a stub model, 64 at once.
+"""What a script costs around its agents: 10,000 `agent()` calls on the scripted model, 64 at once.
 
 * Live: against the same 10,000 steps through `parallel_resumable`, which records them too. A script here, and the same
   text in the sandbox.
-* Replayed: a resume of the finished run, which runs nothing, against the bare decoding of its journal's lines.
+* Replayed: a resume of the finished run, which runs nothing, against the bare decoding of its journal's lines with
+  the standard library's JSON.
 * Launch: how long `launch` takes while eight agents of another run are at work.
 """
 
 import asyncio
+import json
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from benchmarks.costs import Variant, in_turns
 from benchmarks.opened import durable_session
 from benchmarks.stub_model import StubModel
 from benchmarks.table import Row, ratio_row
-from benchmarks.workload import answers, outputs, prompt, specs
+from benchmarks.workload import answer, answers, outputs, prompt, specs
 from fanfold import Session
 from fanfold.contracts.messages import ModelReply, ModelRequest
 from fanfold.contracts.workflow_runs import WorkflowLimits
 from fanfold.protocols import DeltaSink
+from fanfold.testing.scripted import ScriptedModel, newest_text
 
 CALLS, AT_ONCE, REPETITIONS, LAUNCHES = 10_000, 64, 5, 200
 LIMITS = WorkflowLimits(concurrency=AT_ONCE, max_agents=1_000_000, max_items=1_000_000)
@@ -47,7 +48,8 @@ async def measure() -> list[Row]:
 
 
 async def _calls() -> list[Row]:
-    async with durable_session(StubModel(), AT_ONCE, inline_workflows=True) as (session, _):
+    model = ScriptedModel(lambda request: answer(newest_text(request)))
+    async with durable_session(model, AT_ONCE, inline_workflows=True) as (session, _):
         session.workflows.register({"name": "host", "description": "the same"}, many)
 
         async def live(**what: Any) -> str:
@@ -57,12 +59,15 @@ async def _calls() -> list[Row]:
             return result.run_id
 
         async def host() -> None:
+            model.requests.clear()
             await live(name="host")
 
         async def inline() -> None:
+            model.requests.clear()
             await live(script=TEXT)
 
         async def resumable() -> None:
+            model.requests.clear()
             assert outputs(await session.parallel_resumable_async(SPECS, "benchmark")) == ANSWERS
 
         run_id = await live(name="host")
@@ -74,7 +79,7 @@ async def _calls() -> list[Row]:
 
         async def decoded() -> None:
             for line in path.read_bytes().splitlines():
-                msgspec.json.decode(line)
+                json.loads(line)
 
         variants: dict[str, Variant] = {"host": host, "inline": inline, "resumable": resumable}
         costs = await in_turns(variants, REPETITIONS) | await in_turns(

@@ -23,6 +23,7 @@ from fanfold.kernel.permissions import decide_permission
 from fanfold.options import SessionOptions
 from fanfold.tools.toolset import builtin_tools
 from fanfold.tools.workspace import Workspace
+from fanfold.workflow.tool import workflow_spec
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
 SENDERS = {"event", "tell", "_emit", "_tell", "emit", "ask_hooks", "fire"}
@@ -33,6 +34,7 @@ DICTS: Mapping[str, Any] = {
     "host_env": {"fixed_time_ms": 1},
     "worker_agents": [{"name": "scout", "kind": "read_only"}],
     "auto_delegation": {"enabled": True},
+    "workflow_limits": {"concurrency": 2},
 }
 """A value in dicts for each option that takes them."""
 
@@ -85,7 +87,8 @@ def test_every_key_that_the_source_tells_by_keyword_is_in_its_row() -> None:
 
 def specs(root: Path) -> dict[str, ToolSpec]:
     tools = builtin_tools(Workspace(root), allow_unsandboxed_bash=False)
-    return {name: tool.spec for name, tool in tools.items()} | {"task": task_spec("")}
+    directing = {"task": task_spec(""), "Workflow": workflow_spec((), takes_inline=True)}
+    return {name: tool.spec for name, tool in tools.items()} | directing
 
 
 def arguments(schema: Any) -> Iterator[tuple[str, bool]]:

@@ -4,6 +4,7 @@ import datetime
 import enum
 import json
 import math
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -67,6 +68,7 @@ def test_what_is_none_counts_as_left_out() -> None:
 def test_parsed_meta_data_are_taken_again() -> None:
     meta = parse_meta({**META, "phases": ("A",)})
     assert parse_meta(meta) == meta
+    assert parse_meta(MappingProxyType(META)) == WorkflowMeta(**META)
     assert refusal(parse_meta, WorkflowMeta(name="../x", description="d")).code == "bad_meta"
 
 
@@ -158,7 +160,8 @@ def args_of(given: object, schema: dict[str, Any] | None = None, limit: int = LI
 
 
 def test_no_args_are_an_empty_object() -> None:
-    assert args_of(None) == {}
+    assert args_of(None) == args_of({}) == args_of(MappingProxyType({})) == {}
+    assert args_of(MappingProxyType({"a": 1})) == {"a": 1}
     assert "required" in str(refusal(args_of, None, {"type": "object", "required": ["files"]}))
 
 

@@ -148,6 +148,7 @@ def test_one_id_is_told_once_whoever_gives_it_and_whatever_it_says(tmp_path: Pat
             outbox.put(ONE)
             notices.look()
             await session.settled_async()
+            assert await runs(session) == [("<task_notification one>", "completed")]
             assert (await session.send_async("go")).text == "go"
         outbox.put(Notice("one", "other words"))
         async with opened(tmp_path, ScriptedModel(echo)) as session:

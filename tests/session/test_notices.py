@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,16 @@ import pytest
 
 from fanfold import Agent, AgentDefinition
 from fanfold.contracts.events import AgentEvent
+from fanfold.contracts.facts import Fact, NewFact
 from fanfold.contracts.messages import ModelRequest
 from fanfold.contracts.notices import Notice
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import ParkedError, ProviderError, SessionClosedError, UsageError
 from fanfold.kernel.decide import MAX_STEPS_PER_RUN
 from fanfold.options import AutoDelegation
+from fanfold.protocols import HeldThread
 from fanfold.session.notices import MAX_WAKES
+from fanfold.stores.jsonl import JsonlFactLog
 from fanfold.testing import Reply, ScriptedModel, calls, echo
 from tests.support.notices import ONE, THREE, TWO, FileOutbox, notices_of, runs
 from tests.support.running import INTERRUPTED, HeldTool, PacedModel, facts, keys, opened, said, spoken, turns, until
@@ -141,11 +145,12 @@ def test_an_idle_session_starts_one_run_for_all_that_waits(tmp_path: Path) -> No
             notices_of(session).post(ONE)
             notices_of(session).post(TWO)
             await session.settled_async()
-            assert await runs(session) == [("go", "completed"), ("<task_notification one>", "completed")]
             [_, run] = await session.runs_async()
+            assert run.prompt in ("<task_notification one>", "<task_notification one and 1 more>")
+            assert run.status == "completed"
             assert run.result_text == "noted"
             assert heard == await session.run_events_async(run.id)
-            assert heard[0].payload == {"prompt": "<task_notification one>", "run_id": run.id}
+            assert heard[0].payload == {"prompt": run.prompt, "run_id": run.id}
             assert (heard[-1].type, heard[-1].payload["stop_reason"]) == ("agent_end", "stop")
             assert "text_delta" in [each.type for each in heard]
             assert session.history()[2] == {"role": "user", "content": [{"type": "text", "text": ONE.text}]}
@@ -381,6 +386,23 @@ def test_background_work_that_begets_more_of_it_waits_for_a_prompt_in_the_end(
     assert keys(tmp_path)[-6:-2] == ["model:32:0", "notice-n32", "m-65", "model:34:0"]
 
 
+def test_what_a_person_says_to_a_woken_run_goes_to_the_agent_that_it_names(tmp_path: Path) -> None:
+    model = PacedModel("never mind", "counted", "done")
+
+    async def main() -> None:
+        agents = {"counter": AgentDefinition(name="counter", description="counts")}
+        async with await Agent.create_async(models={"a/b": model}, agents=agents) as agent:
+            session = await agent.session_async(tmp_path, session_id="s")
+            notices_of(session).post(ONE)
+            await model.asked()
+            await session.steer_async("@counter count the files")
+            model.answer(3)
+            await session.settled_async()
+            assert [task.agent for task in session.subagent_tasks()] == ["counter"]
+
+    asyncio.run(main())
+
+
 # ---- stopping it ----------------------------------------------------------------------------------------------------
 
 
@@ -425,6 +447,56 @@ def test_a_woken_run_that_is_stopped_before_it_told_anything_is_not_started_agai
 
     asyncio.run(main())
     assert keys(tmp_path) == ["notice-one", "notice-two", "model:2:0"]
+
+
+class _SlowThread:
+    def __init__(self, held: HeldThread, log: "SlowLog") -> None:
+        self._held = held
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._held, name)
+
+    async def append(self, facts: Sequence[NewFact]) -> Sequence[Fact]:
+        self._log.begun.set()
+        await self._log.go_on.wait()
+        return await self._held.append(facts)
+
+
+class SlowLog(JsonlFactLog):
+    """Its appends wait for `go_on`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.begun = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def hold(self, thread: str, *, wait_seconds: float = 0.0) -> Any:
+        return _SlowThread(await super().hold(thread, wait_seconds=wait_seconds), self)
+
+
+def test_a_woken_run_that_is_stopped_while_it_tells_has_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        logs: list[SlowLog] = []
+
+        def open_log(root: Path) -> SlowLog:
+            logs.append(SlowLog(root / ".a3s/effect-log"))
+            return logs[-1]
+
+        async with await Agent.create_async(models={"a/b": ScriptedModel(echo)}, open_log=open_log) as agent:
+            session = await agent.session_async(tmp_path, session_id="s")
+            notices_of(session).post(ONE)
+            await logs[0].begun.wait()
+            stopping = asyncio.create_task(session.cancel_async())
+            await turns()
+            logs[0].go_on.set()
+            assert await stopping
+            await session.settled_async()
+            assert await runs(session) == [("<task_notification one>", "cancelled")]
+            assert said(session) == [f"user: {ONE.text}", f"assistant: {INTERRUPTED}"]
+
+    asyncio.run(main())
+    assert keys(tmp_path)[0] == "notice-one"
 
 
 def test_a_woken_run_that_fails_is_told_in_the_log_of_the_program(

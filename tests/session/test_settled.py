@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fanfold import Agent, FileSessionStore, Session
+from fanfold import Agent, AgentDefinition, FileSessionStore, Session
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.messages import ToolOutput
 from fanfold.contracts.record import JsonObject
-from fanfold.errors import RunCancelledError, SessionBusyError, SessionClosedError, UsageError
+from fanfold.errors import CheckpointNotFoundError, RunCancelledError, SessionBusyError, SessionClosedError, UsageError
 from fanfold.protocols import ToolScope
 from fanfold.testing import ScriptedModel, calls, echo
 from tests.support.notices import ONE, THREE, TWO, FileOutbox, notices_of, runs
@@ -241,19 +241,49 @@ def test_whatever_else_wants_the_conversation_waits_too_but_gives_no_turn_up(
     assert len(tool.calls) == 1
 
 
+@pytest.mark.parametrize("who", ["host", "child"])
+def test_a_person_who_is_asked_by_somebody_else_does_not_end_the_woken_run(tmp_path: Path, who: str) -> None:
+    tool, model = RecordingTool("send", is_read_only=False), PacedModel("noted", "answer")
+
+    async def main() -> None:
+        agents = {"worker": AgentDefinition(name="worker", description="d", tools=("send",), model="child/model")}
+        models = {"own/model": model, "child/model": ScriptedModel([calls(("send", {})), "sent"])}
+        async with await Agent.create_async(models=models, tools={"send": tool}, agents=agents) as agent:
+            session = await agent.session_async(tmp_path, **ASK_FIRST)
+            if who == "host":
+                other = asyncio.create_task(session.governed_tool_async("send", {}))
+            else:
+                other = asyncio.create_task(session.delegate_task_async("worker", "d", "send it"))
+            [waiting] = await waits_for_approval(session)
+            notices_of(session).post(ONE)
+            await model.asked()
+            asking = asyncio.create_task(session.send_async("and?"))
+            await turns()
+            assert await session.confirm_tool_use_async(waiting.tool_id, True)
+            assert (await other).ok
+            model.answer(2)
+            assert (await asking).text == "answer"
+            assert [status for _, status in await runs(session)] == ["completed", "completed"]
+
+    asyncio.run(main())
+
+
+class SlowStore(FileSessionStore):
+    """`resume_run` looks for a checkpoint in it before its run begins: that waits for `go_on`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.looked = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def load(self, document: str) -> Any:
+        if document.startswith("checkpoint/"):
+            self.looked.set()
+            await self.go_on.wait()
+        return await super().load(document)
+
+
 def test_no_run_is_woken_between_the_parts_of_an_operation(tmp_path: Path) -> None:
-    """`resume_run` looks into the store before its run begins."""
-
-    class SlowStore(FileSessionStore):
-        looked = asyncio.Event()
-        go_on = asyncio.Event()
-
-        async def load(self, document: str) -> Any:
-            if document.startswith("checkpoint/"):
-                self.looked.set()
-                await self.go_on.wait()
-            return await super().load(document)
-
     async def main() -> None:
         with SlowStore(tmp_path / "store") as store:
             async with opened(tmp_path, ScriptedModel(echo), session_store=store) as session:
@@ -265,6 +295,23 @@ def test_no_run_is_woken_between_the_parts_of_an_operation(tmp_path: Path) -> No
                 await turns()
                 store.go_on.set()
                 assert (await resuming).text == ONE.text
+
+    asyncio.run(main())
+
+
+def test_settled_waits_for_an_operation_that_begins_and_is_refused_in_the_end(tmp_path: Path) -> None:
+    async def main() -> None:
+        with SlowStore(tmp_path / "store") as store:
+            async with opened(tmp_path, ScriptedModel(echo), session_store=store) as session:
+                resuming = asyncio.create_task(session.resume_run_async("nobody"))
+                await store.looked.wait()
+                settled = asyncio.create_task(session.settled_async())
+                await turns()
+                assert not settled.done()
+                store.go_on.set()
+                with pytest.raises(CheckpointNotFoundError):
+                    await resuming
+                await settled
 
     asyncio.run(main())
 
@@ -361,14 +408,22 @@ def test_settled_waits_for_busy_parts_of_the_host_and_for_an_outbox_that_is_slow
             outbox.may_answer.set()
             await settled
             assert await runs(session) == [("<task_notification one>", "completed")]
+            assert len(await session.runs_async()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_part_of_the_host_that_is_busy_no_more_need_not_have_anything_to_tell(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, ScriptedModel(echo), wake_on_notice=False) as session:
             is_busy = True
+            notices_of(session).connect(FileOutbox(tmp_path / "outbox"), lambda: is_busy)
             settled = asyncio.create_task(session.settled_async())
             await turns()
             assert not settled.done()
             is_busy = False
             notices_of(session).look()
             await settled
-            assert len(await session.runs_async()) == 1
 
     asyncio.run(main())
 

@@ -219,7 +219,7 @@ def test_who_only_looks_does_not_seem_to_have_the_run(tmp_path: Path) -> None:
     async def scenario() -> None:
         files = open_run_files(tmp_path)
         await (await files.create(RUN)).release()
-        lookers = [threading.Thread(target=look) for _ in range(2)]
+        lookers = [threading.Thread(target=look, daemon=True) for _ in range(2)]
         for looker in lookers:
             looker.start()
         try:
@@ -255,7 +255,7 @@ def test_a_run_that_ends_in_order_never_looks_as_if_its_owner_had_died(tmp_path:
             looked = await files.look(RUN)
             assert looked is None or looked.is_held or not (looked.snapshot or b"").startswith(b"running")
 
-    thread = threading.Thread(target=worker)
+    thread = threading.Thread(target=worker, daemon=True)
     thread.start()
     run(scenario())
     thread.join()
@@ -276,7 +276,7 @@ def test_who_sees_that_a_run_is_held_may_ask_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         files = open_run_files(tmp_path)
         await (await files.create(RUN)).release()
-        asker = threading.Thread(target=ask)
+        asker = threading.Thread(target=ask, daemon=True)
         asker.start()
         for number in rounds:
             turn.release()
@@ -500,7 +500,7 @@ def test_who_follows_from_another_thread_sees_each_event_once_whatever_is_rotate
                 number += 1
         await held.release()
 
-    follower = threading.Thread(target=lambda: is_there.wait() and run(follow()))
+    follower = threading.Thread(target=lambda: is_there.wait() and run(follow()), daemon=True)
     follower.start()
     run(write())
     follower.join()
@@ -518,7 +518,7 @@ def test_who_reads_all_events_while_they_are_rotated_sees_no_gap_and_none_twice(
         file.close()
         is_over.set()
 
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=write, daemon=True)
     writer.start()
     while not is_over.is_set():
         lines, _ = read_events(*paths, 0)

@@ -5,12 +5,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fanfold.workflow.sandbox import run_inline
-
 from fanfold.errors import WorkflowAgentError
 from fanfold.workflow.context import WorkflowContext, play
 from fanfold.workflow.lanes import Lane
 from fanfold.workflow.registry import shipped_scripts
+from fanfold.workflow.sandbox import run_inline
 from fanfold.workflow.script_host import SlotFailure
 from fanfold.workflow.scripts import function_of
 

@@ -79,9 +79,9 @@ def status_text(run: RunSummary) -> str:
 
 
 def counts_text(counts: RunCounts) -> str:
-    """`3 done, 2 cached`."""
+    """`3 done, 2 cached`; `none has ended`."""
     told = counts.to_dict()
-    return ", ".join(f"{told[name]} {name}" for name in _COUNTED if told[name]) or "none"
+    return ", ".join(f"{told[name]} {name}" for name in _COUNTED if told[name]) or "none has ended"
 
 
 def failure_lines(failures: Sequence[RunFailure], most: int) -> list[str]:

@@ -100,8 +100,8 @@ async def _read(files: WorkflowFiles, typed: str) -> _Shown:
 
 
 def agents_of(view: RunJournalView, *, is_alive: bool) -> list[RunAgent]:
-    """The calls of a run in the order in which they were made; of one that was run several times the last."""
-    entries = [entry for entry in view.entries.values() if not entry.is_superseded]
+    """The calls of a run in the order in which they were made; of several at one place the last."""
+    entries = [entry for entry in view.places().values() if not entry.is_superseded]
     return [_agent(entry, view.attempts, is_alive) for entry in sorted(entries, key=lambda entry: entry.seq)]
 
 

@@ -1,5 +1,7 @@
 """A run from its launch to the end of its command: the view, Ctrl-C, the result, the exit code."""
 
+import shlex
+
 from fanfold.cli.ask import ask_yes_no
 from fanfold.cli.console import Console
 from fanfold.cli.endings import StoppedBySignal
@@ -9,7 +11,7 @@ from fanfold.cli.runs_here import failure_lines
 from fanfold.cli.stopping import run_until_stopped
 from fanfold.cli.workflow_endings import end, stopped
 from fanfold.cli.workflow_job import Heard, Launch, Setup, run_job
-from fanfold.cli.workflow_named import Project
+from fanfold.cli.workflow_named import Project, is_in_project
 from fanfold.cli.workflow_output import Output, put_result
 from fanfold.errors import UsageError
 from fanfold.workflow.scripts import Script
@@ -50,25 +52,22 @@ def require_approved(console: Console, project: Project, script: Script, *, is_s
     """
     if not project.registry.needs_approval(script):
         return
-    if not is_sure and not run_until_stopped(asked(console, script)):
+    known_as = script.meta.name if is_in_project(script, project) else str(script.path)
+    if not is_sure and not run_until_stopped(_asked(console, script, known_as)):
         raise UsageError(f"workflow '{script.meta.name}' was not approved, so nothing was run")
     project.vouch(script)
 
 
-async def asked(console: Console, script: Script) -> bool:
-    """What a person says, who has been shown which script it is.
-
-    Raises:
-        UsageError: nobody can be asked here.
-    """
+async def _asked(console: Console, script: Script, known_as: str) -> bool:
+    """What a person says, who has been shown which script it is. Raises UsageError: nobody can be asked here."""
     name = script.meta.name
     if not console.may_ask:
         raise UsageError(
             f"workflow '{name}' ({script.path}) is new or has changed since it was approved, and nobody can be asked "
             "here"
         ).with_hint(
-            f"look at it with: fanfold workflow show {name} --source\n"
-            f"approve it with: fanfold workflow approve {name} --yes; or give --yes to run it"
+            f"look at it with: fanfold workflow show {shlex.quote(known_as)} --source\n"
+            f"approve it with: fanfold workflow approve {shlex.quote(known_as)} --yes; or give --yes to run it"
         )
     console.warn(f"{script.path}\nsha256 {script.sha256}")
     return await ask_yes_no(console, f"Let workflow '{name}' run in this process, with all that you may do?")

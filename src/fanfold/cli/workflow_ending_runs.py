@@ -1,5 +1,6 @@
 """The work behind `fanfold workflow stop` and `pause`."""
 
+import asyncio
 import time
 
 from fanfold.cli.console import Console
@@ -10,6 +11,8 @@ from fanfold.cli.workflow_endings import refusals
 from fanfold.contracts.workflow_runs import RunSummary, RunVerb
 from fanfold.workflow.runs import end_run, run_summary
 
+_PATIENCE_SECONDS = 8.0
+"""As a run has to end in order, and a little more."""
 _ENDED = ("completed", "completed_with_failures", "failed")
 
 
@@ -20,7 +23,7 @@ def end_from_here(console: Console, typed: str, verb: RunVerb, *, as_json: bool)
         NotThereError: there is no such run, or it has ended by itself.
     """
     with refusals():
-        run = run_until_stopped(_ended(typed, verb))
+        run = run_until_stopped(_ended(console, typed, verb))
     again = next_command(run)
     if as_json:
         more = {} if again is None else {"next_command": again}
@@ -32,9 +35,13 @@ def end_from_here(console: Console, typed: str, verb: RunVerb, *, as_json: bool)
         console.say(f"resume with: {again}")
 
 
-async def _ended(typed: str, verb: RunVerb) -> RunSummary:
+async def _ended(console: Console, typed: str, verb: RunVerb) -> RunSummary:
     files = run_files()
     run = await run_summary(files, await find_run(files, typed))
     if run.status in _ENDED and not run.is_alive:
         raise NotThereError(f"run {run.run_id} has ended already: it is {status_text(run)}")
-    return await end_run(files, run.run_id, verb, time.time_ns() // 1_000_000)
+    ending = asyncio.ensure_future(end_run(files, run.run_id, verb, time.time_ns() // 1_000_000))
+    if not (await asyncio.wait({ending}, timeout=_PATIENCE_SECONDS))[0]:
+        process = None if run.snapshot is None else run.snapshot.process
+        console.warn(f"process {process or '?'} was asked to end it, and has not done so yet; waiting for it")
+    return await ending

@@ -107,8 +107,8 @@ def stopped(stop: StoppedBySignal, heard: RunSummary | None, run_id: str | None,
     if run_id is None:
         stop.message = "stopped before anything was started"
         return
-    counts = "" if heard is None or heard.snapshot is None else f": {counts_text(heard.snapshot.counts)}, which is kept"
-    stop.message = f"stopped run {run_id}{counts}"
+    agents = "" if heard is None or heard.snapshot is None else f"; of its agents {counts_text(heard.snapshot.counts)}"
+    stop.message = f"stopped run {run_id}{agents}"
     stop.hint = f"resume with: {again('resume', run_id)}"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from fanfold.cli.endings import NotThereError
-from fanfold.config.workflow_files import MAX_BYTES, WorkflowFolder
+from fanfold.config.workflow_files import DIRECTORY, MAX_BYTES, WorkflowFolder
 from fanfold.contracts.workflow_runs import WorkflowInfo
 from fanfold.errors import UsageError
 from fanfold.regular_file import read_regular
@@ -90,9 +90,11 @@ def path_of(typed: str, project: Project) -> Path | None:
     Raises:
         NotThereError: there is no such file.
     """
-    is_known = any(info.name == typed for info in project.registry.all())
-    if is_known or not (typed.endswith(_SUFFIX) or os.sep in typed):
+    if any(info.name == typed for info in project.registry.all()):
         return None
+    if not (typed.endswith(_SUFFIX) or os.sep in typed):
+        broken = DIRECTORY / f"{typed}{_SUFFIX}"  # its name cannot be read from it
+        return broken if broken.is_file() else None
     if not os.path.lexists(typed):
         hint = "see: fanfold workflow list"
         raise NotThereError(f"there is neither a file nor a workflow '{typed}' here").with_hint(hint)

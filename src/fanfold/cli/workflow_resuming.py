@@ -56,6 +56,8 @@ def resume(
     with refusals(standing.run_id, _holder(standing)):
         if how.must_be_paused and standing.status != "paused":
             raise _not_paused(standing)
+        if standing.is_alive and not (how.is_plan or how.fork):
+            raise WorkflowInputError("already_active", f"run {standing.run_id} is running")
         project = open_project()
         script = _script_of(snapshot, file, project)
         if script is not None and script.kind != "inline":

@@ -29,16 +29,14 @@ _MAX_SHOWN_CHARS = 80
 
 
 def parse_meta(given: object) -> WorkflowMeta:
-    """The meta data of a workflow, as its author wrote it: a dict, or a `WorkflowMeta`.
+    """The meta data of a workflow, as its author wrote it: a dict, or any other mapping, or a `WorkflowMeta`.
 
     Raises:
         WorkflowInputError: `bad_meta`, naming the field and the fix; for the first fault found.
     """
-    if isinstance(given, WorkflowMeta):
-        given = dict(given)
-    if not isinstance(given, dict):
+    if not isinstance(given, Mapping | WorkflowMeta):
         raise _bad_meta(f'must be a dict like {{"name": "...", "description": "..."}}, got {type(given).__name__}')
-    fields = cast("dict[object, Any]", given)
+    fields = dict(cast("Mapping[object, Any]", given))
     for key in fields:
         if key not in _FIELDS:
             raise _bad_meta(f"has an unknown key {_shown(key)}{did_you_mean(str(key), _FIELDS)}")
@@ -125,7 +123,7 @@ def parse_args(given: object, meta: WorkflowMeta, limit_bytes: int) -> JsonObjec
     """What a script gets as its args: a copy, as JSON gives it back, in the first run as in every later one.
 
     Args:
-        given: A dict, nothing, or the JSON text of an object, for models send it so; a text counts by its own size.
+        given: A mapping, nothing, or the JSON text of an object, for models send it so; a text counts by its own size.
         limit_bytes: Of the args as JSON.
 
     Raises:
@@ -133,14 +131,13 @@ def parse_args(given: object, meta: WorkflowMeta, limit_bytes: int) -> JsonObjec
     """
     if isinstance(given, str):
         given = _read_args(given, meta, limit_bytes)
-    if given is None:
-        given = {}
-    if not isinstance(given, dict):
+    if given is not None and not isinstance(given, Mapping):
         raise _bad_args(meta, f"must be a JSON object (dict), got {_shown(given)}")
-    fault = json_fault(cast("object", given), limit_bytes)
+    fields = dict(cast("Mapping[object, object]", given or {}))
+    fault = json_fault(fields, limit_bytes)
     if fault is not None:
         raise _bad_args(meta, f"are not JSON: {fault}")
-    written = encode_json(cast("object", given))
+    written = encode_json(fields)
     if len(written) > limit_bytes:
         raise _bad_args(meta, _too_large(limit_bytes))
     args: JsonObject = decode_json(written)

@@ -73,7 +73,6 @@ class Notices:
         "_change",
         "_held_off",
         "_is_asking",
-        "_is_news",
         "_is_stale",
         "_operations",
         "_outboxes",
@@ -107,8 +106,6 @@ class Notices:
         self._is_stale = False
         """The outboxes are to be asked."""
         self._is_asking = False
-        self._is_news = False
-        """Something has come since the session was last woken: what could not be told then waits for the next run."""
 
     def belongs_to(self, sleeper: Sleeper) -> None:
         self._sleeper = weakref.ref(sleeper)
@@ -138,7 +135,6 @@ class Notices:
 
     def look(self) -> None:
         """There is something new: in an outbox, or in that a part is busy no more."""
-        self._is_news = True
         self._is_stale = bool(self._outboxes)
         self._stir()
         self.changed()
@@ -207,10 +203,8 @@ class Notices:
     # ---- waking an idle session ----
 
     def _stir(self) -> None:
-        """Wake the session for what is new, if it is idle; otherwise when it is."""
-        if not (self._wakes and self._is_news and self.has_any) or self._is_asking or self._held_off:
-            return
-        if self._operations.is_closed:
+        """Wake the session for what waits, if it is idle; otherwise as soon as it is."""
+        if not (self._wakes and self.has_any) or self._is_asking or self._held_off or self._operations.is_closed:
             return
         if self._operations.is_busy:
             self._operations.when_free(self._stir)
@@ -222,7 +216,6 @@ class Notices:
             self._is_asking = True
             self.launch(self._ask_and_stir())
         else:
-            self._is_news = False
             self._wake(sleeper)
 
     async def _ask_and_stir(self) -> None:

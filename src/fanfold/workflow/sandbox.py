@@ -200,7 +200,7 @@ class _Run:
 
     def _answered(self, call: Any) -> JsonObject:
         kind, text = call.args
-        asked = Asked(kind, text, call.call_id)
+        asked = Asked(kind, text, call.call_id if kind in TAKES_TIME else None)
         if kind in TAKES_TIME:
             self._calls.begin(asked)
             return {"future": ...}

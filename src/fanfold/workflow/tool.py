@@ -50,7 +50,7 @@ class WorkflowTool:
         there = runtime.available()
         if self._spec is None or there != self._told:
             self._told = there
-            self._spec = _spec(there, takes_inline=runtime.takes_inline)
+            self._spec = workflow_spec(there, takes_inline=runtime.takes_inline)
         return self._spec
 
     async def run(self, args: JsonObject, scope: ToolScope) -> ToolOutput:
@@ -69,7 +69,8 @@ class WorkflowTool:
         return ToolOutput(output=encode_json(told).decode(), metadata=told)
 
 
-def _spec(there: Sequence[WorkflowInfo], *, takes_inline: bool) -> ToolSpec:
+def workflow_spec(there: Sequence[WorkflowInfo], *, takes_inline: bool) -> ToolSpec:
+    """The tool as a model is told of it, with the workflows that are `there`."""
     usable = [info for info in there if info.problem is None]
     lines = [f"- {info.name}: {_brief(info)}" for info in usable]
     properties: JsonObject = {

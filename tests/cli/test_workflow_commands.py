@@ -1,0 +1,192 @@
+"""`fanfold workflow list`, `show`, `validate`, `approve`: what there is, read without being run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.workflow_project import TEAM, Fanfold, approve, ready_script, write_script
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+
+
+def test_the_list_has_each_workflow_with_its_state(fanfold: Fanfold, tmp_path: Path) -> None:
+    ready_script(tmp_path)
+    write_script(tmp_path, TEAM.replace('"team"', '"other"'), "other")
+    broken = write_script(tmp_path, "def", "broken")
+    listed = json.loads(fanfold("workflow", "list", "--json").out)
+    assert listed["schema"] == "fanfold/workflows/v1"
+    found = {each["name"]: each for each in listed["workflows"]}
+    assert {"review-changes", "triage", "migrate"} <= set(found)
+    assert (found["team"]["kind"], found["team"]["needs_approval"]) == ("file", False)
+    assert found["other"]["needs_approval"]
+    assert "line 1" in found[str(broken)]["problem"]
+    shown = {line.split()[0]: line for line in fanfold("workflow", "list").out.splitlines()}
+    assert "ready" in shown["team"]
+    assert "needs approval" in shown["other"]
+    assert "broken: " in shown[str(broken)]
+    assert "shipped" in shown["triage"]
+
+
+def test_show_tells_phases_arguments_and_where_it_comes_from(fanfold: Fanfold, tmp_path: Path) -> None:
+    path = ready_script(tmp_path)
+    shown = fanfold("workflow", "show", "team")
+    for text in ("team (file): ready", "Ask, Sum", "areas (array): What to ask about", "depth (integer)", str(path)):
+        assert text in shown.out
+    document = json.loads(fanfold("workflow", "show", "team", "--json").out)
+    assert document["schema"] == "fanfold/workflow/v1"
+    assert document["args_schema"]["properties"]["depth"] == {"type": "integer"}
+    assert "source" not in document
+
+
+def test_the_source_is_given_as_it_is(fanfold: Fanfold, tmp_path: Path) -> None:
+    path = write_script(tmp_path, TEAM)
+    assert fanfold("workflow", "show", "team", "--source").out == TEAM
+    assert fanfold("workflow", "show", str(path), "--source").out == TEAM
+    assert json.loads(fanfold("workflow", "show", "team", "--source", "--json").out)["source"] == TEAM
+    assert "META = {" in fanfold("workflow", "show", "triage", "--source").out
+
+
+def test_a_broken_script_can_be_looked_at(fanfold: Fanfold, tmp_path: Path) -> None:
+    path = write_script(tmp_path, "META = {}\n")
+    for typed in (str(path), ".a3s/workflows/team.py"):
+        shown = fanfold("workflow", "show", typed)
+        assert shown.code == 0
+        assert "broken: workflow meta" in shown.out
+    assert fanfold("workflow", "show", str(path), "--source").out == "META = {}\n"
+
+
+def test_a_name_that_there_is_not_is_code_4(fanfold: Fanfold) -> None:
+    for command in ("show", "validate", "approve", "run"):
+        refused = fanfold("workflow", command, "triag")
+        assert refused.code == 4, command
+        assert "did you mean 'triage'?" in refused.err
+        assert "fanfold workflow list" in refused.err
+        assert fanfold("workflow", command, "gone.py").code == 4
+    error = json.loads(fanfold("workflow", "show", "triag", "--json").err)
+    assert error["code"] == "unknown_workflow"
+
+
+# ---- validate ----
+
+
+def test_a_sound_script_is_valid_by_name_and_by_path(fanfold: Fanfold, tmp_path: Path) -> None:
+    write_script(tmp_path, TEAM)
+    (tmp_path / "elsewhere.py").write_text(TEAM)
+    for typed in ("team", "elsewhere.py", "triage"):
+        checked = fanfold("workflow", "validate", typed)
+        assert (checked.code, checked.out, checked.err) == (0, "", "0 errors, 0 warnings\n")
+
+
+def test_each_fault_is_named_with_its_line(fanfold: Fanfold, tmp_path: Path) -> None:
+    text = TEAM.replace("import", "import").replace(
+        '    ctx.phase("Ask")\n', '    import asyncio, time\n    ctx.log(str(time.time()))\n    await asyncio.wait([])\n'
+    )
+    path = write_script(tmp_path, text)
+    checked = fanfold("workflow", "validate", "team")
+    assert checked.code == 1
+    warning, error = checked.out.splitlines()
+    assert warning.startswith(f"{path}:19: warning: time.time(): the clock")
+    assert error.startswith(f"{path}:20: error: asyncio.wait(): the order")
+    assert checked.err == "1 errors, 1 warnings\n"
+    document = json.loads(fanfold("workflow", "validate", "team", "--json").out)
+    assert (document["schema"], document["is_valid"]) == ("fanfold/workflow-check/v1", False)
+    assert [(each["line"], each["code"]) for each in document["findings"]] == [
+        (19, "not_repeatable"),
+        (20, "completion_order"),
+    ]
+
+
+def test_warnings_alone_leave_it_valid(fanfold: Fanfold, tmp_path: Path) -> None:
+    write_script(tmp_path, TEAM.replace('ctx.phase("Sum")', 'ctx.phase("Sums")'))
+    checked = fanfold("workflow", "validate", "team")
+    assert (checked.code, checked.err) == (0, "0 errors, 1 warnings\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "code", "message"),
+    [
+        ("x = 1\nMETA = {", 2, "bad_script", "is no Python"),
+        ("x = 1\n\nMETA = dict(name='a')\n", 3, "bad_meta", "META must be a literal"),
+        ("x = 1\nMETA = {'name': 'a/b', 'description': 'd'}\n", 2, "bad_meta", "name must be 1 to 64"),
+        ("x = 1\n", None, "bad_meta", "has no META"),
+        ("META = {'name': 'a', 'description': 'd'}\n", None, "bad_script", "one top-level `async def"),
+    ],
+)
+def test_a_script_that_cannot_be_read_has_its_line(
+    fanfold: Fanfold, tmp_path: Path, text: str, line: int | None, code: str, message: str
+) -> None:
+    (tmp_path / "s.py").write_text(text)
+    checked = fanfold("workflow", "validate", "s.py", "--json")
+    [finding] = json.loads(checked.out)["findings"]
+    assert checked.code == 1
+    assert (finding.get("line"), finding["code"]) == (line, code)
+    assert message in finding["message"]
+
+
+def test_a_script_for_the_sandbox_is_checked_for_it(fanfold: Fanfold, tmp_path: Path) -> None:
+    head = 'META = {"name": "s", "description": "d"}\n'
+    (tmp_path / "good.py").write_text(f"{head}async def main(ctx, args):\n    return 1\n")
+    (tmp_path / "bad.py").write_text(f"{head}async def main(ctx, args):\n    return 1 + 'a'\n")
+    assert fanfold("workflow", "validate", "good.py", "--inline").code == 0
+    checked = fanfold("workflow", "validate", "bad.py", "--inline")
+    assert checked.code == 1
+    assert checked.out.startswith("bad.py:3: error: ")
+
+
+def test_a_file_that_is_no_text_is_refused(fanfold: Fanfold, tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_bytes(b"a = 1\n\xff")
+    assert (fanfold("workflow", "validate", "s.py").code, fanfold("workflow", "validate", ".").code) == (2, 4)
+    assert "s.py:2: not UTF-8 text" in fanfold("workflow", "validate", "s.py").err
+    (tmp_path / "d.py").mkdir()
+    assert "cannot read d.py: Is a directory" in fanfold("workflow", "validate", "d.py").err
+
+
+# ---- approve ----
+
+
+def test_an_approval_is_of_the_text_as_it_stands(fanfold: Fanfold, tmp_path: Path) -> None:
+    path = write_script(tmp_path, TEAM)
+    refused = fanfold("workflow", "approve", "team")
+    assert refused.code == 2
+    assert "nobody can be asked here" in refused.err
+    assert "fanfold workflow approve team --yes" in refused.err
+    done = fanfold("workflow", "approve", "team", "--yes")
+    assert done.code == 0
+    assert str(path) in done.err
+    assert "needs no approval" in fanfold("workflow", "approve", "team").err
+    path.write_text(TEAM + "# changed\n")
+    assert fanfold("workflow", "approve", "team").code == 2
+    path.write_text(TEAM)
+    assert fanfold("workflow", "approve", "team").code == 0
+
+
+def test_a_script_outside_of_the_project_needs_one_too(fanfold: Fanfold, tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text(TEAM)
+    refused = fanfold("workflow", "approve", "s.py")
+    assert refused.code == 2
+    assert f"fanfold workflow approve {tmp_path / 's.py'} --yes" in refused.err
+    assert fanfold("workflow", "approve", "s.py", "--yes").code == 0
+    assert "has been approved as it stands" in fanfold("workflow", "approve", "./s.py").err
+    (tmp_path / "t.py").write_text(TEAM)  # the same text elsewhere is another one
+    assert fanfold("workflow", "approve", "t.py").code == 2
+
+
+def test_what_comes_with_fanfold_needs_none(fanfold: Fanfold) -> None:
+    assert "it comes with fanfold" in fanfold("workflow", "approve", "triage").err
+
+
+def test_its_source_is_shown_before_the_question(fanfold: Fanfold, tmp_path: Path) -> None:
+    write_script(tmp_path, TEAM)
+    assert fanfold("workflow", "approve", "team", "--source").out == TEAM
+    assert fanfold("workflow", "approve", "team", "--source", "--yes").out == TEAM
+
+
+def test_the_project_cannot_vouch_for_itself(fanfold: Fanfold, tmp_path: Path) -> None:
+    path = write_script(tmp_path, TEAM)
+    approve(tmp_path / "other", path)
+    assert fanfold("workflow", "approve", "team").code == 2
+    assert not list((tmp_path / ".a3s").rglob("approved*"))
