@@ -86,7 +86,12 @@ def test_confirmed_findings_are_shown_and_the_rest_is_counted(fanfold: Fanfold, 
     )
     said = done.err.splitlines()
     assert said[0] == "reviewing 1 file: uncommitted changes"
-    assert said[-2:] == ["1 confirmed (1 high), 1 rejected", "details: --format markdown"]
+    assert said[-2] == "1 confirmed (1 high), 1 rejected"
+    details = re.fullmatch(r"details: fanfold (review --resume wf_review-changes_\w+ --format markdown)", said[-1])
+    assert details is not None
+    asked = len(model.audits) + len(model.verified)
+    assert "## 1. high: Leak\n" in fanfold(*details[1].split()).out
+    assert len(model.audits) + len(model.verified) == asked
     assert any("audit:security" in line for line in said)
     assert "\n     1 +two\n" in model.audits[0]
 
@@ -131,6 +136,21 @@ def test_formats_on_stdout_and_in_a_file(fanfold: Fanfold, repo: Any, tmp_path: 
         assert report["base"] == git(tmp_path, "rev-parse", "HEAD")
     else:
         assert "## 1. high: Leak\n" in done.out
+
+
+def test_a_report_that_cannot_be_written_is_shown_all_the_same(fanfold: Fanfold, repo: Any, tmp_path: Path) -> None:
+    model = Model(finding("Leak"))
+
+    def answer(asked: Json) -> Say | Http:
+        (tmp_path / "reports").rmdir() if (tmp_path / "reports").is_dir() else None
+        return model(asked)
+
+    repo(answer)
+    (tmp_path / "reports").mkdir()
+    done = fanfold(*ONE, "--output", "reports/r.md")
+    assert done.code == 1
+    assert "Leak" in done.out
+    assert "reports/r.md" in done.err
 
 
 def test_a_quiet_review_says_nothing_but_the_report(fanfold: Fanfold, repo: Any) -> None:
@@ -187,6 +207,8 @@ def test_without_a_repository_it_is_a_wrong_usage(fanfold: Fanfold) -> None:
         (("--allow", "a b"), "--allow"),
         (("--resume", "wf_review-changes_0000000000000000", "--base", "main"), "leave them out"),
         (("--resume", "nonsense"), "run id"),
+        (("--resume", "wf_review-changes_0000000000000000"), "no run"),
+        (("--resume", "wf_triage_0000000000000000"), "no run"),
         (("--dimension", "docs", "--dimension", "docs"), "named twice"),
     ],
 )
@@ -194,7 +216,7 @@ def test_wrong_arguments_ask_nobody(fanfold: Fanfold, repo: Any, arguments: tupl
     model = Model()
     repo(model)
     done = fanfold("review", *arguments)
-    assert done.code in (1, 2)
+    assert done.code == (4 if "no run" in reason or "run id" in reason else 1 if "twice" in reason else 2)
     assert reason in done.err
     assert model.audits == []
 
@@ -226,6 +248,23 @@ def test_agents_that_fail_are_told_and_only_they_run_again(fanfold: Fanfold, rep
     assert report["files"] == [{"path": "a.py", "status": "modified"}]
 
 
+def test_the_command_that_goes_on_asks_the_same_models(fanfold: Fanfold, repo: Any, tmp_path: Path) -> None:
+    repo(lambda asked: Http(status=500))
+    done = fanfold(*ONE, "--model", "fake/m2", "--allow", "bash(echo:*)", "-C", str(tmp_path))
+    assert re.search(
+        rf"--resume wf_review-changes_\w+ -C {re.escape(str(tmp_path))} --model fake/m2 --allow 'bash\(echo:\*\)'\n",
+        done.err,
+    )
+
+
+def test_what_fails_beside_a_severe_finding_is_told_too(fanfold: Fanfold, repo: Any) -> None:
+    model = Model(finding("Leak"))
+    repo(lambda asked: Http(status=500) if "\ndocs: " in prompt_of(asked) else model(asked))
+    done = fanfold(*ONE, "--dimension", "docs", "--fail-on", "high")
+    assert done.code == 1
+    assert "hint: some agents failed too; resume with: fanfold review --resume wf_" in done.err
+
+
 def test_failures_can_be_allowed(fanfold: Fanfold, repo: Any) -> None:
     model = Model(finding("Leak"))
     repo(lambda asked: Http(status=500) if "\ndocs: " in prompt_of(asked) else model(asked))
@@ -236,8 +275,8 @@ def test_a_review_all_of_which_failed_has_failed(fanfold: Fanfold, repo: Any) ->
     repo(lambda asked: Http(status=500))
     done = fanfold(*ONE)
     assert done.code == 1
-    assert "the review has failed" in done.err
-    assert "go on with: fanfold review --resume wf_review-changes_" in done.err
+    assert "failed: LLM_ERROR: all 1 agents failed" in done.err
+    assert "resume with: fanfold review --resume wf_review-changes_" in done.err
 
 
 def test_a_spent_budget_can_be_gone_on_with(fanfold: Fanfold, repo: Any) -> None:
@@ -274,8 +313,29 @@ def test_ctrl_c_keeps_what_is_finished(repo: Any, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     done = ended(process)
     assert done.code == 130
-    assert "stopped; what was finished is kept" in done.err
-    assert "hint: go on with: fanfold review --resume wf_review-changes_" in done.err
+    assert re.search(r"stopped run wf_review-changes_\w+; of its agents 1 done", done.err)
+    assert "hint: resume with: fanfold review --resume wf_review-changes_" in done.err
+
+
+def test_a_killed_review_is_gone_on_with(fanfold: Fanfold, repo: Any, tmp_path: Path) -> None:
+    model = Model(finding("Leak"))
+    hangs = True
+
+    def answer(asked: Json) -> Say | Http:
+        return Say("{}", delay_seconds=60) if hangs and "<claim>" in prompt_of(asked) else model(asked)
+
+    server = repo(answer)
+    process = start(*ONE, cwd=tmp_path)
+    server.wait_for_requests(2)
+    process.kill()
+    run_id = re.search(r"wf_review-changes_\w+", ended(process).err)
+    assert run_id is not None
+    hangs = False
+    model.audits.clear()
+    done = fanfold("review", "--resume", run_id[0])
+    assert done.code == 0
+    assert "Leak" in done.out
+    assert (model.audits, model.verified) == ([], ["Leak"])
 
 
 # ---- what agents may do ---------------------------------------------------------------------------------------------

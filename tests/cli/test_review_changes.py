@@ -265,8 +265,19 @@ def test_a_path_that_is_gone_can_be_reviewed_and_one_that_never_was_cannot(repo:
 
 def test_a_path_outside_of_the_workspace_is_refused(repo: Path) -> None:
     commit(repo)
-    with pytest.raises(UsageError, match="lies outside of the workspace"):
-        collect(repo, "../x")
+    (repo / "away").symlink_to(repo.parent)
+    for path in ("../x", "..", "/", "away/x"):
+        with pytest.raises(UsageError, match="lies outside of the workspace"):
+            collect(repo, path)
+
+
+def test_a_path_may_be_absolute_and_lead_through_links(repo: Path) -> None:
+    write(repo, a_py="x\n", sub__b_py="x\n")
+    (repo / "inner").symlink_to("sub")
+    (repo.parent / "outer").symlink_to(repo)
+    for path in (repo / "sub", repo.parent / "outer" / "sub", "inner/b.py"):
+        assert set(told(collect(repo.parent / "outer", str(path)))) == {"sub/b.py"}
+    assert set(told(collect(repo, str(repo / "inner")))) == {"inner"}
 
 
 def test_no_repository_is_refused(tmp_path: Path) -> None:

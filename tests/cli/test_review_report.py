@@ -152,6 +152,12 @@ def test_what_agents_wrote_cannot_forge_a_part_of_the_report(field: str, group: 
     assert "\u2028" not in text
 
 
+def test_json_shows_what_would_steer_a_terminal() -> None:
+    text = render_review(review(confirmed=[{**LEAK, "detail": EVIL}]), "json")
+    assert not any(char in text for char in "\x1b\u202e")
+    assert json.loads(text)["confirmed"][0]["detail"] == EVIL
+
+
 def test_a_name_cannot_leave_its_code_span() -> None:
     text = render_review(review(confirmed=[{**LEAK, "file": "a`<b>`.py"}]), "markdown")
     assert "\n`a'<b>'.py:21`\n" in text

@@ -82,17 +82,16 @@ def test_a_sound_script_is_valid_by_name_and_by_path(fanfold: Fanfold, tmp_path:
 
 
 def test_each_fault_is_named_with_its_line(fanfold: Fanfold, tmp_path: Path) -> None:
-    text = TEAM.replace("import", "import").replace(
-        '    ctx.phase("Ask")\n', '    import asyncio, time\n    ctx.log(str(time.time()))\n    await asyncio.wait([])\n'
-    )
+    hazards = "    import asyncio, time\n    ctx.log(str(time.time()))\n    await asyncio.wait([])\n"
+    text = TEAM.replace('    ctx.phase("Ask")\n', hazards)
     path = write_script(tmp_path, text)
-    checked = fanfold("workflow", "validate", "team")
+    checked = fanfold("workflow", "validate", str(path))
     assert checked.code == 1
     warning, error = checked.out.splitlines()
     assert warning.startswith(f"{path}:19: warning: time.time(): the clock")
     assert error.startswith(f"{path}:20: error: asyncio.wait(): the order")
     assert checked.err == "1 errors, 1 warnings\n"
-    document = json.loads(fanfold("workflow", "validate", "team", "--json").out)
+    document = json.loads(fanfold("workflow", "validate", "team", "--json").out)  # its name is that of its file
     assert (document["schema"], document["is_valid"]) == ("fanfold/workflow-check/v1", False)
     assert [(each["line"], each["code"]) for each in document["findings"]] == [
         (19, "not_repeatable"),

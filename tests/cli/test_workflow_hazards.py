@@ -119,6 +119,11 @@ def test_findings_come_by_line() -> None:
     assert [each.line for each in found(body)] == [3, 4, 5]
 
 
+def test_an_expression_that_is_nested_too_deeply_is_told_and_no_crash() -> None:
+    [finding] = found("y = " + "1 + " * 600 + "1")
+    assert (finding.severity, finding.code) == ("warning", "too_deep")
+
+
 @pytest.mark.parametrize("name", sorted(shipped_scripts()))
 def test_the_shipped_workflows_are_free_of_them(name: str) -> None:
     script = shipped_scripts()[name]

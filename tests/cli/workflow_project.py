@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tests.support.chat_server import Answer, Http, Json, Say
 
 Fanfold = Callable[..., Ended]
 
-TEAM = '''
+TEAM = """
 META = {
     "name": "team",
     "description": "Asks about each area, then for the sum",
@@ -37,7 +38,7 @@ async def team(ctx, args):
     ])
     ctx.phase("Sum")
     return {"sum": await ctx.agent(f"sum {found}", label="sum", agent_type="answer"), "depth": args.get("depth")}
-'''
+"""
 
 
 class Model:
@@ -89,3 +90,17 @@ def runs_of(fanfold: Fanfold) -> list[dict[str, Any]]:
 def only_run(fanfold: Fanfold) -> str:
     [run] = runs_of(fanfold)
     return str(run["run_id"])
+
+
+def until(fanfold: Fanfold, run: str | None = None, **statuses: int) -> dict[str, Any]:
+    """`runs show` of the run, of the only one unless given, once so many of its agents stand so."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        found = runs_of(fanfold) if run is None else [{"run_id": run}]
+        if found:
+            shown: dict[str, Any] = json.loads(fanfold("runs", "show", found[0]["run_id"], "--json").out)
+            seen = [each["status"] for each in shown["agents"]]
+            if all(seen.count(status) == count for status, count in statuses.items()):
+                return shown
+        time.sleep(0.02)
+    raise AssertionError(f"never came to {statuses}")

@@ -9,8 +9,8 @@ import re
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,6 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("FANFOLD_KILL_SEEDS", "3"))
 MOST_KILLS = 20
-LONGEST_SECONDS = 0.6
-"""After its start; a whole run takes about that long."""
 AT_ONCE = 8
 
 Asked = tuple[str, int]
@@ -65,19 +63,32 @@ class Program:
     async def ended(self) -> None:
         assert await self.heard() == "ended 0"
 
-    async def live(self, what: str, workspace: Path, server: ChatServer, kill_after: float) -> str | None:
-        """What it came to; None when it was killed before."""
+    async def live(self, what: str, workspace: Path, server: ChatServer, end: Coroutine[Any, Any, None]) -> str | None:
+        """What it came to; None when it was killed before, which it is at the `end`."""
         pid = await self.begin(what, workspace, server)
-        try:
-            said = await asyncio.wait_for(self.heard(), kill_after)
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            said = await self.heard()
+        killing, hearing = asyncio.create_task(end), asyncio.create_task(self.heard())
+        await asyncio.wait({killing, hearing}, return_when=asyncio.FIRST_COMPLETED)
+        if not hearing.done():
+            with suppress(ProcessLookupError):  # it ends just now
+                os.kill(pid, signal.SIGKILL)
+        killing.cancel()
+        said = await hearing
         if said.startswith("ended"):
             assert said == "ended -9"
             return None
         assert await self.heard() in ("ended 0", "ended -9")
         return said
+
+
+async def some_moment(dice: random.Random, server: ChatServer) -> None:
+    """Within a launch, or in the midst of the agents."""
+    if dice.random() < 0.7:
+        await server.request_count(len(server.requests) + dice.randint(1, 12))
+    await asyncio.sleep(dice.uniform(0, 0.15) ** 1.5)
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
 
 
 @asynccontextmanager
@@ -156,7 +167,7 @@ class Standing:
 async def whole_run(program: Program, workspace: Path) -> tuple[Counter[Asked], Any]:
     """What a run asks that nobody cuts off, and what it gives."""
     async with ChatServer() as server:
-        assert await program.live("run", workspace, server, 60) == "completed"
+        assert await program.live("run", workspace, server, never()) == "completed"
         files = open_run_files(workspace)
         (run_id,) = await begun(workspace)
         return asked_of(server), await output_of(files, run_id)
@@ -182,8 +193,8 @@ async def until_done(place: Path, seed: int) -> None:
         status = None
         while status is None:
             before, known = asked_of(server), (await Standing.of(files)).recorded
-            seconds = dice.uniform(0, LONGEST_SECONDS) if kills < MOST_KILLS else 60
-            status = await program.live("run", workspace, server, seconds)
+            end = some_moment(dice, server) if kills < MOST_KILLS else never()
+            status = await program.live("run", workspace, server, end)
             again = asked_of(server) - before
             assert again <= wanted - known, again - (wanted - known)
             kills += status is None
@@ -201,3 +212,77 @@ async def until_done(place: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_recorded_answer_is_never_asked_for_again(tmp_path: Path, seed: int) -> None:
     asyncio.run(until_done(tmp_path, seed))
+
+
+# ---- a session that launched it ---------------------------------------------------------------------------------
+
+
+def direct(asked: Json) -> Say:
+    """What a model says that wants one run to be completed; agents are answered by the rule."""
+    if not is_director(asked):
+        return by_rule(asked)
+    run_id, status = "", "never launched"
+    for message in asked["messages"]:
+        text = str(message.get("content") or "")
+        told = re.search(r"<id>(wf_\w+)</id>\s*<status>(\w+)</status>", text)
+        if message["role"] == "user" and told:
+            run_id, status = told.groups()
+        elif message["role"] == "tool" and '"async_launched"' in text:
+            status = "running"
+    if status in ("running", "completed"):
+        return Say(f"it is {status}")
+    args = {"resume_from_run_id": run_id} if run_id else {"name": NAME, "args": {"places": PLACES}}
+    return Say(calls=(Call("Workflow", json.dumps(args), f"call_{len(asked['messages'])}"),))
+
+
+def facts_of(workspace: Path) -> list[Fact]:
+    log = workspace / ".a3s/effect-log" / f"{SESSION}.jsonl"
+    data = log.read_bytes() if log.exists() else b""
+    return [decode_fact(line) for line in data.split(b"\n")[:-1]]
+
+
+async def begun_attempts(files: WorkflowFiles) -> Counter[str]:
+    """`<run>-<attempt>` of those whose script ran, as the journals tell."""
+    found: Counter[str] = Counter()
+    for run_id in await files.run_ids():
+        read = await files.journal(run_id)
+        assert read is not None
+        attempt, has_begun = 0, True
+        for line in read.lines:
+            record = decode_line(line)
+            if isinstance(record, Header):
+                assert record.attempt > attempt, "two attempts have one number"
+                attempt, has_begun = record.attempt, False
+            elif not has_begun:
+                has_begun = True
+                found[f"{run_id}-{attempt}"] += 1
+    return found
+
+
+async def until_told(workspace: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    files = open_run_files(workspace)
+    kills = 0
+    async with ChatServer(direct) as server, started() as program:
+        said = None
+        while said is None:
+            before, known = asked_of(server), (await Standing.of(files)).recorded
+            end = some_moment(dice, server) if kills < MOST_KILLS else never()
+            said = await program.live("talk", workspace, server, end)
+            again = asked_of(server) - before
+            assert not (again & known) or all(prompt == "is it good?" for prompt, _ in again & known)
+            kills += said is None
+        assert "it is completed" in said
+        facts = facts_of(workspace)
+        told = Counter(fact.key.removeprefix("notice-") for fact in facts if fact.key.startswith("notice-"))
+        assert max(told.values()) == 1
+        assert set(await begun_attempts(files)) <= set(told)
+        assert await files.notices(SESSION) == []
+        ends = [fact.payload.text for fact in facts if isinstance(fact.payload, UserMessaged) and "<status>" in fact.payload.text]
+        assert [("<status>completed" in text) for text in ends] == [False] * (len(ends) - 1) + [True]
+        print(f"seed {seed}: {kills} kills, {len(told)} notices")
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_session_that_is_killed_tells_its_model_once_of_each_attempt(tmp_path: Path, seed: int) -> None:
+    asyncio.run(until_told(tmp_path, seed))

@@ -1,10 +1,10 @@
 """Workflow runs in files: the laws of their seam, and what is on the disk."""
 
-import asyncio
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from fanfold.errors import FanfoldError, LogWriteError, StoreConflictError, WorkflowInputError
-from fanfold.protocols import HeldRun, JournalRead, WorkflowFiles
-from fanfold.stores.run_events import EventFile, read_events
+from fanfold.protocols import HeldRun, JournalRead, RunLook, WorkflowFiles
+from fanfold.stores.line_file import LineFile
+from fanfold.stores.run_events import FULL_BYTES, EventFile, read_events
 from fanfold.stores.run_files import open_run_files
-from fanfold.stores.run_lock import is_locked
 from fanfold.stores.run_place import RunPlace
 from fanfold.stores.run_request import leave_request
 from fanfold.testing.run_files_conformance import RUN, DurableRunFilesConformance
@@ -67,6 +67,31 @@ async def write_everything(files: WorkflowFiles, run_id: str = RUN) -> str:
     await files.request(run_id, b"stop")
     await held.release()
     return name
+
+
+@contextmanager
+def at(event: str, name: str, *actions: Callable[[], object]) -> Generator[None, None, None]:
+    """Have `actions` done by whoever calls a function of that name, or returns from it: one each time."""
+    left = list(actions)
+
+    def see(frame: FrameType, happened: str, _: Any) -> None:
+        if happened == event and frame.f_code.co_name == name and "fanfold" in frame.f_code.co_filename and left:
+            left.pop(0)()
+
+    threading.setprofile(see)  # of the worker threads that begin now
+    sys.setprofile(see)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert not left
+
+
+def let_go(files: list[LineFile | None]) -> None:
+    file = files[0]
+    assert file is not None
+    file.close()
 
 
 def test_each_file_of_a_run_has_the_name_that_people_are_told(tmp_path: Path) -> None:
@@ -209,84 +234,43 @@ def test_where_case_makes_no_other_name_a_run_is_found_by_its_own_id_only(tmp_pa
 
 
 def test_who_only_looks_does_not_seem_to_have_the_run(tmp_path: Path) -> None:
-    is_over = threading.Event()
-
-    def look() -> None:
-        place = RunPlace(runs_of(tmp_path), RUN)
-        while not is_over.is_set():
-            is_locked(place)
+    lock = RunPlace(runs_of(tmp_path), RUN).lock
+    looking: list[LineFile | None] = []
 
     async def scenario() -> None:
-        files = open_run_files(tmp_path)
-        await (await files.create(RUN)).release()
-        lookers = [threading.Thread(target=look, daemon=True) for _ in range(2)]
-        for looker in lookers:
-            looker.start()
-        try:
-            for _ in range(100):
-                await (await files.hold(RUN)).release()
-        finally:
-            is_over.set()
-            for looker in lookers:
-                looker.join()
+        held = await open_run_files(tmp_path).hold(RUN)
+        await held.release()
 
-    run(scenario())
+    run(write_everything(open_run_files(tmp_path)))
+    with at("call", "try_open", lambda: looking.append(LineFile.try_open(lock)), lambda: let_go(looking)):
+        run(scenario())
 
 
 def test_a_run_that_ends_in_order_never_looks_as_if_its_owner_had_died(tmp_path: Path) -> None:
-    is_over = threading.Event()
+    place = RunPlace(runs_of(tmp_path), RUN)
+    run(write_everything(open_run_files(tmp_path)))
+    place.snapshot.write_bytes(b"running")
+    holder = [LineFile.try_open(place.lock)]
 
-    async def work() -> None:
-        files = open_run_files(tmp_path)
-        await (await files.create(RUN)).release()
-        for number in range(60):
-            held = await files.hold(RUN)
-            await held.write_snapshot(b"running %d" % number)
-            await held.write_snapshot(b"paused")
-            await held.release()
+    def end_in_order() -> None:
+        place.snapshot.write_bytes(b"paused")
+        let_go(holder)
 
-    def worker() -> None:
-        run(work())
-        is_over.set()
-
-    async def scenario() -> None:
-        files = open_run_files(tmp_path)
-        while not is_over.is_set():
-            looked = await files.look(RUN)
-            assert looked is None or looked.is_held or not (looked.snapshot or b"").startswith(b"running")
-
-    thread = threading.Thread(target=worker, daemon=True)
-    thread.start()
-    run(scenario())
-    thread.join()
+    with at("call", "is_locked", end_in_order):
+        assert run(open_run_files(tmp_path).look(RUN)) == RunLook(snapshot=b"paused", is_held=False)
 
 
 def test_who_sees_that_a_run_is_held_may_ask_at_once(tmp_path: Path) -> None:
-    place, rounds = RunPlace(runs_of(tmp_path), RUN), range(40)
-    turn, asked = threading.Semaphore(0), threading.Semaphore(0)
-
-    def ask() -> None:
-        for number in rounds:
-            turn.acquire()
-            while not is_locked(place):
-                pass
-            leave_request(place.request, b"%d" % number)
-            asked.release()
+    place = RunPlace(runs_of(tmp_path), RUN)
+    run(write_everything(open_run_files(tmp_path)))  # which leaves a request that nobody answers
 
     async def scenario() -> None:
-        files = open_run_files(tmp_path)
-        await (await files.create(RUN)).release()
-        asker = threading.Thread(target=ask, daemon=True)
-        asker.start()
-        for number in rounds:
-            turn.release()
-            held = await files.hold(RUN)
-            await asyncio.to_thread(asked.acquire)
-            assert await held.requested() == b"%d" % number
-            await held.release()
-        asker.join()
+        held = await open_run_files(tmp_path).hold(RUN)
+        assert await held.requested() == b"pause"
+        await held.release()
 
-    run(scenario())
+    with at("return", "try_open", lambda: leave_request(place.request, b"pause")):
+        run(scenario())
 
 
 def test_what_is_cut_off_a_journal_is_kept_byte_by_byte(tmp_path: Path) -> None:
@@ -393,21 +377,16 @@ def test_lines_that_no_reader_would_find_are_not_reported_as_written(tmp_path: P
     run(scenario())
 
 
-def _calls_of_sync(calls: list[str]) -> Callable[[FrameType, str, Any], None]:
-    def see(_: FrameType, event: str, called: Any) -> None:
-        if event == "c_call" and getattr(called, "__name__", "") in ("fsync", "fdatasync"):
-            calls.append(called.__name__)
-
-    return see
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="each system has another call")
 def test_a_durable_append_is_synced_and_another_is_not(tmp_path: Path) -> None:
     calls: list[str] = []
 
+    def see(_: FrameType, event: str, called: Any) -> None:
+        if event == "c_call" and getattr(called, "__name__", "") in ("fsync", "fdatasync"):
+            calls.append(called.__name__)
+
     async def scenario() -> None:
-        files = open_run_files(tmp_path)
-        held = await files.create(RUN)
+        held = await open_run_files(tmp_path).create(RUN)
         calls.clear()
         await held.append([b"one"], is_durable=False)
         await held.append_events([b"event"])
@@ -418,8 +397,8 @@ def test_a_durable_append_is_synced_and_another_is_not(tmp_path: Path) -> None:
         assert calls == ["fsync", "fdatasync", "fdatasync"]
         await held.release()
 
-    threading.setprofile(_calls_of_sync(calls))
-    sys.setprofile(_calls_of_sync(calls))
+    threading.setprofile(see)
+    sys.setprofile(see)
     try:
         run(scenario())
     finally:
@@ -507,24 +486,25 @@ def test_who_follows_from_another_thread_sees_each_event_once_whatever_is_rotate
     assert seen == list(range(count))
 
 
-def test_who_reads_all_events_while_they_are_rotated_sees_no_gap_and_none_twice(tmp_path: Path) -> None:
+def test_a_reader_that_meets_a_rotation_sees_no_gap_and_no_event_twice(tmp_path: Path) -> None:
     paths = tmp_path / "events", tmp_path / "old"
-    is_over = threading.Event()
+    file, lines = EventFile(*paths), [b"%d %b" % (number, b"x" * FULL_BYTES) for number in range(3)]
 
-    def write() -> None:
-        file = EventFile(*paths)
-        for number in range(3_000):
-            file.append([b"%06d %b" % (number, b"x" * 100_000)])
-        file.close()
-        is_over.set()
+    def rotate() -> None:
+        file.append([lines.pop(0)])
 
-    writer = threading.Thread(target=write, daemon=True)
-    writer.start()
-    while not is_over.is_set():
-        lines, _ = read_events(*paths, 0)
-        numbers = [int(line[:6]) for line in lines]
-        assert not numbers or numbers == list(range(numbers[0], numbers[-1] + 1))
-    writer.join()
+    written = list(lines)
+    rotate()
+    rotate()
+    assert read_events(*paths, 0)[0] == written[:2]
+    with at("call", "read", lambda: None, rotate):  # behind the newer of the two files, before the older
+        assert read_events(*paths, 0)[0] == written[1:]
+    end, seen = read_events(*paths, 0)[1], list[object]()
+    with at("call", "_write", lambda: seen.append(read_events(*paths, end))):  # into a file that is empty still
+        file.append([b"last"])
+    assert seen == [([], end)]
+    assert read_events(*paths, end)[0] == [b"last"]
+    file.close()
 
 
 # ---- lists ----

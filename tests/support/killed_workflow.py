@@ -124,8 +124,8 @@ async def load() -> None:
         async with await Agent.create_async(ACL % "http://127.0.0.1:1/v1") as agent:
             session = await agent.session_async(folder)
             session.workflows.available()
-    for each in ("openai", "http", "retry"):
-        import_module(f"fanfold.providers.{each}")
+    for each in ("aiohttp", "fanfold.providers.http", "fanfold.providers.openai", "fanfold.providers.retry"):
+        import_module(each)
 
 
 def serve() -> None:

@@ -836,6 +836,18 @@ def test_a_rule_judges_a_path_as_it_would_in_the_workspace(repo: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("autocrlf", ["true", "input", "false"])
+def test_no_line_end_keeps_a_file_from_being_committed(repo: Path, autocrlf: str) -> None:
+    git(repo, "config", "core.autocrlf", autocrlf)
+    git(repo, "config", "core.safecrlf", "true")
+
+    def change(root: Path) -> None:
+        (root / "dos.txt").write_bytes(b"a\r\nb\r\n")
+        (root / "both.txt").write_bytes(b"a\r\nb\n")
+
+    assert left(lived(trees(repo), change)).files == ("both.txt", "dos.txt")
+
+
 def test_a_mode_that_was_changed_is_a_change(repo: Path) -> None:
     found = left(lived(trees(repo), lambda root: (root / "a.txt").chmod(0o755)))
     assert found.files == ("a.txt",)

@@ -10,6 +10,7 @@ from fanfold.cli.options import console_options, json_option, workspace_option
 from fanfold.cli.render import table
 from fanfold.cli.runs_here import run_files, summary_json
 from fanfold.cli.tally import seconds_text, tokens_text
+from fanfold.cli.workflow_endings import refusals
 from fanfold.contracts.workflow_runs import RunSummary
 from fanfold.workflow.runs import all_runs
 
@@ -20,7 +21,8 @@ from fanfold.workflow.runs import all_runs
 @console_options
 def command(*, console: Console, as_json: bool) -> None:
     """The workflow runs of this workspace that go on just now, in whichever process."""
-    runs = [each for each in asyncio.run(all_runs(run_files())) if each.is_alive]
+    with refusals():
+        runs = [each for each in asyncio.run(all_runs(run_files())) if each.is_alive]
     if as_json:
         console.write_json({"schema": "fanfold/ps/v1", "runs": [summary_json(each) for each in runs]})
     elif not runs:

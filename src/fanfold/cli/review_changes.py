@@ -132,8 +132,9 @@ async def collect_changes(
 
 
 def _place(root: Path, path: str) -> str:
-    """`path` within the root, by its name: it may be gone, and links count as themselves."""
-    place = os.path.relpath(os.path.join(root, path), root).replace(os.sep, "/")
+    """`path` within the root: it may be gone, and a link counts as itself, for git knows it by its name."""
+    folder, name = os.path.split(os.path.normpath(os.path.join(root, path)))
+    place = os.path.relpath(os.path.join(os.path.realpath(folder), name), root).replace(os.sep, "/")
     if place == ".." or place.startswith("../"):
         raise UsageError(f"'{path}' lies outside of the workspace; to review another one: fanfold review -C {path}")
     return "" if place == "." else place

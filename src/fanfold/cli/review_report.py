@@ -7,7 +7,7 @@ import msgspec
 
 from fanfold.cli.cells import one_line
 from fanfold.cli.render import table
-from fanfold.cli.safe_text import printable
+from fanfold.cli.safe_text import escaped, printable
 from fanfold.contracts.codec import encode_json
 from fanfold.contracts.messages import Usage
 from fanfold.contracts.record import JsonObject, JsonValue
@@ -112,7 +112,7 @@ def render_review(review: Review, format: ReportFormat, *, width: int | None = N
         case "markdown":
             return "\n".join(_markdown(review)) + "\n"
         case "json":
-            return encode_json(_document(review)).decode() + "\n"
+            return escaped(encode_json(_document(review)).decode()) + "\n"
 
 
 def _document(review: Review) -> JsonObject:

@@ -15,6 +15,7 @@ from fanfold.cli.named_input import STDIN, read_stdin
 from fanfold.cli.opening import open_agent, open_session
 from fanfold.cli.options import agent_options, console_options, output_options, wait_option
 from fanfold.cli.parked import Answers, Asking, settle_parked
+from fanfold.cli.run_background import Background
 from fanfold.cli.run_screen import RunScreen
 from fanfold.cli.serving import served
 from fanfold.cli.stopping import run_until_stopped
@@ -125,8 +126,10 @@ async def _run(
         try:
             note = WaitingNote(session.session_id, session.session_id)
             is_noted = wait and screen.is_for_people and not screen.console.may_ask
+            background = Background(session, screen)
             stream = await _started(session, screen, prompt, answers)
-            return await _converse(session, screen, stream, note if is_noted else None)
+            result = await _converse(session, screen, stream, note if is_noted else None)
+            return await background.settled(result)
         except ParkedError as error:
             raise parked_run(error, session) from error
 

@@ -61,6 +61,12 @@ class RunScreen:
             self.console.write("\n")
             self._turn_text += "\n"
 
+    def say(self, text: str) -> None:
+        """A line for people, on one of its own."""
+        if self._output is None:
+            self._end_line()
+            self.console.say(text)
+
     def end(self, result: AgentResult) -> None:
         """Show what was not shown yet, and how to go on."""
         if self._output is not None:

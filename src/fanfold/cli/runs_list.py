@@ -11,6 +11,7 @@ from fanfold.cli.render import table
 from fanfold.cli.runs_here import counts_text, run_files, status_text, summary_json
 from fanfold.cli.tally import seconds_text, tokens_text
 from fanfold.cli.waiting_text import time_text
+from fanfold.cli.workflow_endings import refusals
 from fanfold.contracts.workflow_runs import RunStatus, RunSummary
 from fanfold.workflow.runs import all_runs
 
@@ -29,7 +30,8 @@ def command(*, console: Console, as_json: bool, status: str | None, workflow: st
 
     `interrupted` is a run whose process ended before it did: it can be resumed like any other.
     """
-    found = asyncio.run(all_runs(run_files()))
+    with refusals():
+        found = asyncio.run(all_runs(run_files()))
     runs = [each for each in found if _is_wanted(each, status, workflow)][:limit]
     if as_json:
         console.write_json({"schema": "fanfold/runs/v1", "runs": [summary_json(each) for each in runs]})

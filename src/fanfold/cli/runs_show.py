@@ -22,6 +22,7 @@ from fanfold.cli.runs_here import (
 )
 from fanfold.cli.tally import seconds_text, tokens_text
 from fanfold.cli.waiting_text import time_text
+from fanfold.cli.workflow_endings import refusals
 from fanfold.contracts.record import JsonObject, Record
 from fanfold.contracts.workflow_runs import RunSummary, WorkflowSnapshot
 from fanfold.errors import WorkflowInputError
@@ -70,7 +71,8 @@ class _Shown(msgspec.Struct, frozen=True):
 @console_options
 def command(*, console: Console, run: str, as_json: bool) -> None:
     """How RUN stands: its agents, what they took, what went wrong, and how to go on."""
-    shown = asyncio.run(_read(run_files(), run))
+    with refusals():
+        shown = asyncio.run(_read(run_files(), run))
     again = next_command(shown.run)
     if as_json:
         document = {"schema": "fanfold/run/v1", **summary_json(shown.run), "output_file": shown.output_file}

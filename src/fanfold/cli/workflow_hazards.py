@@ -38,6 +38,7 @@ _WARNINGS = {
     "open": _WORLD,
     "os.environ": _WORLD,
     "os.getenv": _WORLD,
+    "os.getpid": _HASHES,
     "os.listdir": _WORLD,
     "os.popen": _WORLD,
     "os.scandir": _WORLD,
@@ -72,7 +73,10 @@ def find_hazards(text: str, phases: Sequence[str] | None) -> list[Finding]:
     """By line. `text` is Python; `phases` are those that its META announces."""
     module = ast.parse(text)
     looker = _Looker(_imported(module), phases)
-    looker.visit(module)
+    try:
+        looker.visit(module)
+    except RecursionError:
+        looker.found.append(Finding(severity="warning", code="too_deep", message="it is nested too deeply to be read"))
     return sorted(looker.found, key=lambda each: each.line or 0)
 
 

@@ -22,6 +22,9 @@ class Project(msgspec.Struct, frozen=True):
     folder: WorkflowFolder
     registry: Registry
 
+    def names(self) -> list[str]:
+        return [info.name for info in self.registry.all()]
+
     def vouch(self, script: Script) -> None:
         """For the very text that was read, whatever stands in the file by now. Raises ConfigError."""
         if script.path is not None and script.sha256 is not None:
@@ -90,7 +93,7 @@ def path_of(typed: str, project: Project) -> Path | None:
     Raises:
         NotThereError: there is no such file.
     """
-    if any(info.name == typed for info in project.registry.all()):
+    if typed in project.names():
         return None
     if not (typed.endswith(_SUFFIX) or os.sep in typed):
         broken = DIRECTORY / f"{typed}{_SUFFIX}"  # its name cannot be read from it

@@ -15,7 +15,7 @@ from fanfold.cli.workflow_args import parse_arguments
 from fanfold.cli.workflow_attend import attend, require_approved
 from fanfold.cli.workflow_endings import refusals
 from fanfold.cli.workflow_job import Launch, Setup, plan_job
-from fanfold.cli.workflow_named import Project, is_in_project, open_project, read_script_text, script_at
+from fanfold.cli.workflow_named import Project, find_script, is_in_project, open_project, read_script_text, script_at
 from fanfold.cli.workflow_output import Output
 from fanfold.cli.workflow_plan_text import plan_page
 from fanfold.contracts.workflow_runs import RunSummary, WorkflowPlan, WorkflowSnapshot
@@ -111,13 +111,15 @@ def _script_of(run: WorkflowSnapshot, file: Path | None, project: Project) -> Sc
     Raises:
         WorkflowInputError: `unknown_workflow`, `wrong_workflow`, or what is wrong with it.
     """
-    if file is None and run.kind == "inline":
-        return None
-    if file is None and run.kind == "registered":
-        reason = f"run {run.run_id} is of a script that lies outside of the project, or was registered by a program"
-        raise WorkflowInputError("unknown_workflow", reason).with_hint("name its script with --file PATH.py")
     if file is None:
-        return project.registry.script(run.workflow)
+        if run.kind == "inline":
+            return None
+        if run.kind == "registered":
+            reason = f"run {run.run_id} is of a script outside of the project, or one that a program has registered"
+            raise WorkflowInputError("unknown_workflow", reason).with_hint("name its script with --file PATH.py")
+        if run.path is None or run.workflow in project.names() or not Path(run.path).exists():
+            return find_script(run.workflow, project)
+        file = Path(run.path)  # the project has it under no name, or another one: it tells why
     script = read_script(read_script_text(file), "inline") if run.kind == "inline" else script_at(file, project)
     if script.meta.name != run.workflow:
         reason = f"run {run.run_id} is one of workflow '{run.workflow}', and {file} is '{script.meta.name}'"

@@ -68,9 +68,22 @@ async def check(text: str, *, is_inline: bool) -> list[Finding]:
         if is_inline:
             await check_inline(text)
             return []
+        return find_hazards(text, script.meta.phases)
     except WorkflowInputError as error:
-        return [Finding(line=_line_of(error, text), severity="error", code=error.code, message=str(error))]
-    return find_hazards(text, script.meta.phases)
+        refusal = Finding(line=_line_of(error, text), severity="error", code=error.code, message=str(error))
+    if is_inline or not _is_python(text):
+        return [refusal]
+    others = find_hazards(text, None)
+    is_among = any(each.severity == "error" and each.line == refusal.line for each in others)
+    return others if is_among else [refusal, *others]
+
+
+def _is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _line_of(error: WorkflowInputError, text: str) -> int | None:

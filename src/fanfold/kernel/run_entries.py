@@ -17,7 +17,7 @@ from fanfold.contracts.run_journal import Identity, Moved, Result
 NOTHING = msgspec.Raw(b"null")
 
 
-class RunEntry(msgspec.Struct, eq=False):
+class RunEntry(msgspec.Struct):
     seq: int
     identity: Identity
     path: str

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import ContextVar, Token
+from contextvars import Context, ContextVar, Token
 from typing import Any, Self
 
 
@@ -79,3 +79,10 @@ class Slot:
 
 
 _held: ContextVar[Slot | None] = ContextVar("fanfold_slot", default=None)
+
+
+def give_up_place(context: Context) -> None:
+    """Free the place that work in `context` has taken, and its surroundings had not: nobody waits for it any more."""
+    slot = context.get(_held)
+    if slot is not None and slot is not _held.get():
+        slot.end()

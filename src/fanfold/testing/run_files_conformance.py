@@ -291,13 +291,12 @@ class RunFilesConformance:
     def test_a_release_ends_though_its_task_is_cancelled(self, turns: int) -> None:
         async def use(files: WorkflowFiles, other: WorkflowFiles) -> None:
             held = await files.create(RUN)
-            appending = asyncio.ensure_future(held.append([b"one"]))
+            appends = [asyncio.ensure_future(held.append([b"%d" % number])) for number in range(20)]
             await asyncio.sleep(0)
             await _cancel_after(turns + 1, held.release())
-            assert appending.done()
-            await appending
+            assert all(each.done() for each in appends)
             await (await other.hold(RUN)).release()
-            assert await files.journal(RUN) == JournalRead(lines=[b"one"])
+            assert await files.journal(RUN) == JournalRead(lines=[b"%d" % number for number in range(20)])
 
         self.with_files(use)
 

@@ -31,7 +31,6 @@ _EMAIL = "fanfold@localhost"
 _SETTINGS = (
     "user.name=fanfold",
     f"user.email={_EMAIL}",
-    "commit.gpgSign=false",
     "i18n.commitEncoding=UTF-8",
     f"core.excludesFile={os.devnull}",
     "core.safecrlf=false",  # which would refuse to add a file for its line ends
@@ -40,7 +39,9 @@ _SETTINGS = (
     "core.fsyncMethod=batch",
 )
 _WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Seconds between the tries to get a lock of git's own that somebody holds."""
+"""Seconds between the tries of what others hinder."""
+_PASSES = re.compile(r"\.lock'|failed to read .*/worktrees/|could not create directory of .*/worktrees/")
+"""What git says when somebody holds one of its locks, or adds or removes a worktree just now."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]+")
 _LOCKS = ("index.lock", "HEAD.lock")
 
@@ -72,13 +73,13 @@ def in_worktree(git: Git, folder: Path, git_dir: Path) -> Git:
 
 
 async def patient(git: Git, *arguments: str) -> None:
-    """Do it; when one of git's locks is taken, try again for a while. Raises ToolRefusal."""
+    """Do it; when another git is in its way, try again for a while. Raises ToolRefusal."""
     for wait in (*_WAITS, None):
         try:
             await git.ask(*arguments)
             return
         except ToolRefusal as refusal:
-            if wait is None or ".lock'" not in str(refusal):
+            if wait is None or not _PASSES.search(str(refusal)):
                 raise
         await asyncio.sleep(wait)
 

@@ -18,12 +18,13 @@ from fanfold.contracts.governance import BudgetDenial
 from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.record import JsonValue
 from fanfold.contracts.run_journal import CallFault, Result, Started
-from fanfold.contracts.steps import SCHEMA_MISMATCH, AgentStepSpec, StepOutcome
-from fanfold.contracts.workflow_runs import AgentStatus, RunStatus, WorkflowLimits
+from fanfold.contracts.steps import CANCELLED, SCHEMA_MISMATCH, AgentStepSpec, StepOutcome, failed
+from fanfold.contracts.workflow_runs import AgentStatus, RunFault, RunStatus, WorkflowLimits
 from fanfold.env import Clock
 from fanfold.errors import (
     BudgetExhaustedError,
     ExecutorError,
+    LifecycleError,
     ParkedError,
     ProviderError,
     RunCancelledError,
@@ -40,6 +41,7 @@ from fanfold.orchestration.ledger import TokenLedger
 from fanfold.orchestration.limiter import Limiter
 from fanfold.orchestration.runner import StepRunner
 from fanfold.protocols import AgentExecutor
+from fanfold.workflow.crew import Crew
 from fanfold.workflow.host import PlacedCall
 from fanfold.workflow.journal import RunJournal
 from fanfold.workflow.progress import Progress
@@ -49,6 +51,7 @@ BLOB_BYTES = 262_144
 """A longer value lies in a file of its own, and its name in the journal (spec-workflow 5.4)."""
 MAX_REFUSALS = 1_000
 """Of launches: a script that goes on asking behind so many is not going to stop by itself."""
+LEFT_BEHIND = f"{CANCELLED}; it has not ended since, and was left behind"
 _INFRASTRUCTURE = (ProviderError.code, ExecutorError.code)
 _PASSED_ON = ("confirmation_required", "confirmation_received", "confirmation_timeout", "user_question")
 
@@ -59,6 +62,8 @@ class Halt(msgspec.Struct, frozen=True):
     status: RunStatus
     reason: str
     reset_ms: int | None = None
+    error: RunFault | None = None
+    """Of one that failed."""
 
 
 class LiveAgents:
@@ -91,6 +96,7 @@ class LiveAgents:
         self._slots = Limiter(limits.concurrency)
         self._control = FanOutControl()
         self._runner = StepRunner(executor, events=self._hear if is_listened_to else None, control=self._control)
+        self._crew = Crew()
         self._running: dict[str, PlacedCall] = {}
         """By task id."""
         self._skipped: set[str] = set()
@@ -105,6 +111,7 @@ class LiveAgents:
         """Launch nothing more, and cancel what runs. The first reason stands."""
         self._halt(halt)
         self._control.cancel()
+        self._crew.leave()
 
     def _halt(self, halt: Halt) -> None:
         self.halt = self.halt or halt
@@ -121,6 +128,7 @@ class LiveAgents:
         for task_id in running:
             self._skipped.add(task_id)
             self._control.cancel_running(task_id)
+        self._crew.leave(running)
         return bool(running)
 
     @property
@@ -130,6 +138,17 @@ class LiveAgents:
     # ---- one call ----
 
     async def __call__(self, placed: PlacedCall, claim: Claim) -> JsonValue:
+        try:
+            record, outcome = await self._launched(placed, claim)
+            await self._record(record)
+        except StorageError as error:
+            # What cannot be recorded would have to be done again: a script that goes on all the same launches nothing.
+            fault = RunFault(code=error.code, message=str(error))
+            self.stop(Halt("failed", error.code, error=fault))
+            raise
+        return await self._counted(placed, record, outcome)
+
+    async def _launched(self, placed: PlacedCall, claim: Claim) -> tuple[Result, StepOutcome]:
         await self._require_launch(placed)
         self._progress.launched += 1
         if self._slots.is_full:
@@ -149,14 +168,16 @@ class LiveAgents:
                     raise await self._over_budget(room.resource, room.reason)
                 spent: Usage | None = None
                 try:
-                    await self._require_running()
+                    if self.halt is not None:
+                        self._progress.launched -= 1  # meanwhile, and it has not begun
+                        await self._require_running()
                     record, outcome = await self._run(placed, claim)
                     spent = outcome.usage
                 finally:
                     room.settle(spent)
             finally:
                 stand_in.reset(token)
-        return await self._counted(placed, record, outcome)
+        return record, outcome
 
     async def _require_launch(self, placed: PlacedCall) -> None:
         await self._require_running()
@@ -213,9 +234,12 @@ class LiveAgents:
         self._tell(placed, "started")
         begun_ms = self._clock.monotonic_ms()
         try:
-            outcome = await self._runner.attempts(spec, turns)
+            outcome = await self._crew.run(spec.task_id, self._runner.attempts(spec, turns))
         finally:
             del self._running[spec.task_id]
+        if outcome is None:
+            turns.is_closed = True
+            outcome = failed(spec, LEFT_BEHIND, code=RunCancelledError.code)
         self._judge(outcome)
         if outcome.duration_ms is None:
             outcome = replace(outcome, duration_ms=self._clock.monotonic_ms() - begun_ms)
@@ -264,17 +288,16 @@ class LiveAgents:
 
     # ---- its end ----
 
-    async def _counted(self, placed: PlacedCall, record: Result, outcome: StepOutcome) -> JsonValue:
-        """Record the end, then account for it; only then is the value given to the script (D5)."""
-        value = bytes(record.value)
-        try:
-            if len(value) > BLOB_BYTES:
-                name = await self._journal.put_blob(value)
-                record = replace(record, value=msgspec.Raw(b"null"), blob=name)
+    async def _record(self, record: Result) -> None:
+        """Durable when it returns. Raises StorageError."""
+        if len(record.value) > BLOB_BYTES:
+            name = await self._journal.put_blob(bytes(record.value))
+            await self._journal.result(replace(record, value=msgspec.Raw(b"null"), blob=name))
+        else:
             await self._journal.result(record)
-        except StorageError as error:
-            self.stop(Halt("failed", error.code))
-            raise
+
+    async def _counted(self, placed: PlacedCall, record: Result, outcome: StepOutcome) -> JsonValue:
+        """Account for an end that is recorded; only then is its value given to the script (D5)."""
         self._progress.spent(outcome.usage, outcome.cost_usd, record.tools)
         usage = outcome.usage or NO_USAGE
         told: dict[str, Any] = {
@@ -290,7 +313,7 @@ class LiveAgents:
         if record.status == "ok":
             self._progress.done += 1
             self._tell(placed, "done", told)
-            answer: JsonValue = msgspec.json.decode(value)
+            answer: JsonValue = msgspec.json.decode(record.value)
             return answer
         if record.status == "skipped":
             self._progress.skipped += 1
@@ -367,9 +390,12 @@ class _KeptTurns:
         self.has_ended = False
         self.has_news = False
         self.tools = 0
+        self.is_closed = False
+        """Its agent was left behind: whatever that still does is no part of the run."""
         self._journal = journal
         self._seq = seq
         self._has_failed = claim.has_ended
+        self._error: StorageError | None = None
 
     @property
     def has_failed(self) -> bool:
@@ -379,9 +405,17 @@ class _KeptTurns:
         return NO_USAGE if self.has_failed else usage_of(self.recorded)
 
     async def record(self, facts: Sequence[Fact]) -> None:
+        if self.is_closed:
+            raise LifecycleError("the run that this agent belonged to has left it behind")
         self.has_news = True
         self.tools += sum(isinstance(fact.payload, ToolResulted) for fact in facts)
-        await self._journal.turns(self._seq, facts)
+        try:
+            await self._journal.turns(self._seq, facts)
+        except StorageError as error:
+            self._error = error  # an executor may take it for a failure of its step
+            raise
 
     async def land(self) -> None:
+        if self._error is not None:
+            raise self._error
         await self._journal.flush()

@@ -55,6 +55,8 @@ class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Of its objects."""
     host_calls: int = 1_000_000
     """Each agent takes two."""
+    failed_calls: int = 10_000
+    """Their errors are kept: it may have caught them all, and let one of them out later."""
     recursion_depth: int = 1_000
     result_bytes: int = 16_777_216
     """Of what it returns, as JSON."""
@@ -114,16 +116,18 @@ class _Run:
         self._text = text
         self._source = source.split("\n")
         self._file_name = file_name
-        self._calls = SandboxCalls(host, self._end, max_pending_bytes=limits.pending_bytes)
+        self._calls = SandboxCalls(
+            host, self._end, max_pending_bytes=limits.pending_bytes, max_errors=limits.failed_calls
+        )
         self._ending: BaseException | None = None
         """Why the sandbox was ended from here."""
         self._process: SandboxProcess[str] | None = None
         # What is known in the thread:
         self._result: str | None = None
-        self._left: tuple[int | None, int | None] | None = None
-        """(number of the host's error, line), of what last left the script."""
+        self._raised_again: list[Any] = []
+        """Class, message and line of the failure of a slot that was raised behind its siblings last."""
         self._output_bytes = 0
-        self._unfinished_line = ""
+        self._unfinished_line: list[str] = []
 
     async def run(self, entry: str, setup: str, seed: str, first_ms: int) -> JsonValue:
         self._process = SandboxProcess(
@@ -137,14 +141,16 @@ class _Run:
                 "sleep": "zero",
             },
         )
+        text = ""
         try:
             text = await self._process.run()
-        except Exception as error:
+        except Exception:
             if self._ending is None:
                 raise
-            raise self._ending from (None if self._ending is error else error)
         finally:
             await complete(self._calls.close())
+        if self._ending is not None:
+            raise self._ending
         try:
             value: JsonValue = decode_json(text)
         except (ValueError, RecursionError) as error:
@@ -164,19 +170,18 @@ class _Run:
         def __fanfold_ask__() -> None:
             """Stands for all calls of the host; they are answered as snapshots."""
 
-        prelude = packaged("prelude.py.txt")
-        session.feed_run(
-            prelude,
-            inputs={"__fanfold_setup__": setup},
-            external_lookup={"__fanfold_ask__": __fanfold_ask__},
-        )
         try:
+            session.feed_run(
+                packaged("prelude.py.txt"),
+                inputs={"__fanfold_setup__": setup},
+                external_lookup={"__fanfold_ask__": __fanfold_ask__},
+            )
             self._feed(monty, session, self._text)
             self._feed(monty, session, f"await __fanfold_launch__({entry})")
         except monty.MontyError as error:
             raise self._fault(monty, error) from None
         finally:
-            self._say(self._unfinished_line)
+            self._say("".join(self._unfinished_line))
         if self._result is None:
             raise SandboxError(reason="it ended without a result: it has overwritten a name that begins with __fanfold")
         return self._result
@@ -208,8 +213,8 @@ class _Run:
             self._calls.post(asked)
         elif kind == "done":
             self._result = text
-        elif kind == "left":
-            self._left = decode_json(text)
+        elif kind == "raised_again":
+            self._raised_again = decode_json(text)
         elif kind == "too_large":
             raise SandboxError(reason=f"what it returned takes {text} bytes, of at most {self.limits.result_bytes:,}")
         else:
@@ -220,9 +225,12 @@ class _Run:
 
     def _printed(self, _stream: str, text: str) -> None:
         self._count_output(text)
-        *whole, self._unfinished_line = (self._unfinished_line + text).split("\n")
-        for line in whole:
-            self._say(line)
+        self._unfinished_line.append(text)
+        if "\n" in text:
+            *whole, rest = "".join(self._unfinished_line).split("\n")
+            self._unfinished_line = [rest]
+            for line in whole:
+                self._say(line)
 
     def _say(self, line: str) -> None:
         if line.strip():
@@ -232,8 +240,9 @@ class _Run:
     def _count_output(self, text: str) -> None:
         self._output_bytes += len(text) + _LINE_COSTS
         if self._output_bytes > self.limits.output_bytes:
-            # An error from here would not get through the sandbox when it prints.
-            self._end(SandboxError(reason=f"it printed and logged more than {self.limits.output_bytes:,} bytes"))
+            error = SandboxError(reason=f"it printed and logged more than {self.limits.output_bytes:,} bytes")
+            self._end(error)  # what is raised while it prints does not come through the sandbox as it is
+            raise error
 
     def _fault(self, monty: Any, error: Any) -> Exception:
         """What is to be raised for what ended the script."""
@@ -245,21 +254,27 @@ class _Run:
         message = error.display("msg")
         if message.startswith(_LIMITS_TOLD):
             return SandboxError(reason=message, line=line)
-        number, slot_line = self._left or (None, None)
-        if number is not None:
-            return _at_line(self._calls.errors[number], slot_line or line)
         error_type = error.display("type-msg").removesuffix(message).rstrip(": ").rpartition(".")[2]
+        if error_type == "KeyError":
+            message = str(KeyError(message))
+        if self._raised_again[:2] == [error_type, message]:
+            line = self._raised_again[2]
         trace = "".join(self._traced(frame) for frame in frames[-_MAX_FRAMES:])
-        return ScriptError(error_type=error_type, message=message[:_MAX_MESSAGE], line=slot_line or line, trace=trace)
+        raised = self._calls.error_that_reads(message) if error_type == "RuntimeError" else None
+        if raised is not None:
+            return _at_line(raised, line, trace)
+        return ScriptError(error_type=error_type, message=message[:_MAX_MESSAGE], line=line, trace=trace)
 
     def _traced(self, frame: Any) -> str:
         source = "".join(self._source[frame.line - 1 : frame.line]).strip()
         return f'  File "{self._file_name}", line {frame.line}, in {frame.function_name}\n    {source}\n'
 
 
-def _at_line(error: Exception, line: int | None) -> Exception:
+def _at_line(error: Exception, line: int | None, trace: str) -> Exception:
     if line is not None and isinstance(error, FanfoldError):
         vars(error).setdefault("line", line)  # as a ScriptError has it: who reports it looks for no more than that
+    if trace:
+        error.add_note(f"In the script:\n{trace.rstrip()}")
     return error
 
 
@@ -300,14 +315,12 @@ async def check_inline(script: str) -> None:
 
 
 def _faults(monty: Any, session: Session, typed: str, runnable: str) -> Iterator[str]:
-    # What is fed would also be run. So its types are checked with a fault of ours behind it, which is always found ...
+    # What is fed would also be run. So its types are checked with a fault of ours before it, which is always found ...
     try:
-        session.feed_run(f"{typed}\n{_TYPE_FAULT}")
+        session.feed_run(f"{_TYPE_FAULT}\n{typed}")
     except monty.MontyTypingError as error:
-        ours = typed.count("\n") + 2
-        for line, message in _DIAGNOSTIC.findall(error.display()):
-            if int(line) != ours:
-                yield f"line {line}: {message}"
+        found = [(int(line) - 1, message) for line, message in _DIAGNOSTIC.findall(error.display())]
+        yield from (f"line {line}: {message}" for line, message in found if line)
     # ... and whether the sandbox can read it, with a stop of ours before it.
     try:
         session.feed_run(f"{_STOP}\n{runnable}", skip_type_check=True)

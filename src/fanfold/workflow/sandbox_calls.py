@@ -46,15 +46,18 @@ class _Split:
 
 
 class SandboxCalls:
-    def __init__(self, host: ScriptHost, end: Callable[[BaseException], None], *, max_pending_bytes: int) -> None:
+    def __init__(
+        self, host: ScriptHost, end: Callable[[BaseException], None], *, max_pending_bytes: int, max_errors: int
+    ) -> None:
         """`end` is called, from either side, with what is to end the sandbox at once."""
         self._host = host
         self._end = end
         self._max_pending_bytes = max_pending_bytes
+        self._max_errors = max_errors
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        self.errors: list[Exception] = []
-        """What was raised into the script, by its number there."""
+        self._errors: list[tuple[str, Exception]] = []
+        """What was raised into the script, by its number there, and what it says there."""
         # From the thread to the loop:
         self._asked: deque[Asked] = deque()
         self._is_told = False
@@ -68,6 +71,10 @@ class SandboxCalls:
         self._tasks: set[asyncio.Task[None]] = set()
         self._splits: dict[str, _Split] = {}
         self._is_closed = False
+
+    def error_that_reads(self, message: str) -> Exception | None:
+        """The newest of those that were raised into the script: the sandbox tells no more of what leaves it."""
+        return next((error for told, error in reversed(self._errors) if told == message), None)
 
     # ---- in the thread ----
 
@@ -113,6 +120,7 @@ class SandboxCalls:
     def _next(self) -> tuple[int | None, Answer]:
         answered = self._answers.get()
         if answered is None:
+            self._answers.put(None)  # for whoever asks next
             raise SandboxError(reason="it was killed")
         return answered
 
@@ -201,17 +209,19 @@ class SandboxCalls:
         if isinstance(error, RunHaltedError) or not isinstance(error, Exception) or asked.kind in NEEDS_NO_ANSWER:
             self._end(error)
             return
-        message = str(error) if isinstance(error, FanfoldError) else described(error)
-        self.errors.append(error)
-        self._answers.put((asked.call_id, [len(self.errors) - 1, message, is_ending(error)]))
+        if len(self._errors) == self._max_errors:
+            self._end(SandboxError(reason=f"more than {self._max_errors:,} of its calls failed"))
+            return
+        message = _told(error)
+        self._errors.append((message, error))
+        self._answers.put((asked.call_id, [len(self._errors) - 1, message, is_ending(error)]))
 
     def _slot_failed(
         self, number: int | None, name: str, text: str, where: str, index: int, stage: int | None, line: int | None
     ) -> None:
         label, code, message = None, name, f"{name}: {text}" if text else name
         if number is not None:
-            error = self.errors[number]
-            message = str(error) if isinstance(error, FanfoldError) else described(error)
+            message, error = self._errors[number]
             code = str(getattr(error, "code", type(error).__name__))
             if isinstance(error, WorkflowAgentError):
                 label, code = error.label, error.agent_code or code
@@ -261,3 +271,7 @@ class SandboxCalls:
         assert split.asked is not None
         self._answer(split.asked, is_wanted)
         split.asked = None
+
+
+def _told(error: BaseException) -> str:
+    return str(error) if isinstance(error, FanfoldError) else described(error)

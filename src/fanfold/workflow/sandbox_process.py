@@ -103,8 +103,10 @@ class SandboxProcess(Generic[R]):
     def _drive(self) -> None:
         try:
             result = self._worked()
-        except BaseException as error:  # noqa: BLE001  raised again by `run`
+        except Exception as error:  # noqa: BLE001  raised again by `run`
             self._tell(self._fail, error)
+        except BaseException as error:  # noqa: BLE001  a panic of the native client: no reason to end this process
+            self._tell(self._fail, SandboxError(reason=f"its client failed: {error}"))
         else:
             self._tell(self._succeed, result)
 

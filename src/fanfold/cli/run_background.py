@@ -1,0 +1,42 @@
+"""What a turn has left in the background, workflows and tasks: waited for, with what the model says of their end."""
+
+import asyncio
+
+import msgspec
+
+from fanfold.cli.parked import Asking
+from fanfold.cli.run_screen import RunScreen
+from fanfold.contracts.events import AgentEvent, AgentResult
+from fanfold.session.session import Session
+
+LOOK_SECONDS = 0.2
+"""How often it is looked whether an agent in the background waits for a person."""
+
+
+class Background:
+    def __init__(self, session: Session, screen: RunScreen) -> None:
+        self._session = session
+        self._screen = screen
+        self._last: AgentResult | None = None
+        session.on_wake(self._hear)
+
+    async def settled(self, result: AgentResult) -> AgentResult:
+        """The result of the last run: that of the turn, or of the one in which the model read how the rest ended."""
+        waiting = asyncio.create_task(self._session.settled_async())
+        try:
+            await asyncio.wait({waiting}, timeout=LOOK_SECONDS)
+            if not waiting.done():
+                self._screen.say("· waiting for what goes on in the background; see: fanfold ps, fanfold logs -f")
+            async with Asking(self._session, self._screen.console) as asking:
+                while not waiting.done():
+                    await asking.look()
+                    await asyncio.wait({waiting}, timeout=LOOK_SECONDS)
+            await waiting
+        finally:
+            waiting.cancel()
+        return self._last or result
+
+    def _hear(self, event: AgentEvent) -> None:
+        self._screen.show(event)
+        if event.type == "agent_end":
+            self._last = msgspec.convert(event.payload, AgentResult)

@@ -1,0 +1,44 @@
+"""`fanfold run` does not leave while a workflow that the model started goes on, and prints what is said of its end."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cli.conftest import Ended, ServerThread, configure
+from tests.cli.workflow_project import ready_script
+from tests.support.chat_server import Answer, Call, Json, Say
+
+Fanfold = Callable[..., Ended]
+Serve = Callable[..., ServerThread]
+
+
+def director(asked: Json) -> Answer:
+    newest = asked["messages"][-1]
+    text = str(newest["content"])
+    if newest["role"] == "tool":
+        return Say("It has begun.")
+    if text == "go":
+        return Say(calls=(Call("Workflow", '{"name": "team", "args": {"areas": ["x"]}}'),))
+    if text.startswith("<task_notification>"):
+        return Say("They said: " + ("SUM" if "SUM" in text else "nothing"))
+    return Say(text.upper())
+
+
+def test_the_answer_is_what_the_model_says_when_the_workflow_has_ended(
+    fanfold: Fanfold, serve: Serve, tmp_path: Path
+) -> None:
+    configure(tmp_path, serve(director))
+    ready_script(tmp_path)
+    done = fanfold("run", "go", "--session", "s1")
+    assert (done.code, done.out) == (0, "They said: SUM\n")
+    later = fanfold("run", "and now?", "--session", "s1")
+    assert (later.code, later.out) == (0, "AND NOW?\n")
+
+
+def test_the_events_of_both_runs_are_told(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    configure(tmp_path, serve(director))
+    ready_script(tmp_path)
+    done = fanfold("run", "go", "--jsonl")
+    types = [json.loads(line)["type"] for line in done.out.splitlines()]
+    assert types.count("agent_end") == 2
+    assert types[-1] == "agent_end"
