@@ -467,7 +467,9 @@ class WorkflowFiles(Protocol):
         """(run id, data), oldest first."""
         ...
 
-    async def remove_notice(self, session_id: str, run_id: str) -> None: ...
+    async def remove_notice(self, session_id: str, run_id: str, data: bytes | None = None) -> None:
+        """Remove it; with `data` only while it still is that one."""
+        ...
 
 
 # ---- orchestration --------------------------------------------------------------------------------------------------

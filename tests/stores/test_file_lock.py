@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.stores.file_lock import try_lock, unlock
+from fanfold.stores.line_file import LineFile
 
 from .logs import facts_in, run, run_child, start_child
 
@@ -106,3 +107,17 @@ asyncio.run(main())
 def test_a_child_of_a_fork_cannot_write_to_the_thread_of_its_parent(tmp_path: Path) -> None:
     run_child(_USE_AN_INHERITED_LOG, tmp_path)
     assert [fact.key for fact in run(facts_in(tmp_path))] == ["a", "c"]
+
+
+def test_a_child_of_a_fork_leaves_the_empty_file_of_its_parent_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    file = LineFile.try_open(path)
+    assert file is not None
+    file.write(b"a line\n")
+    file.keep(7)
+    if (child := os.fork()) == 0:
+        file.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert path.read_bytes() == b"a line\n"
+    file.close()

@@ -205,7 +205,10 @@ class LineFile:
     def close(self) -> None:
         """Let the file go; one in which nothing was ever written is removed, if it still has its name."""
         try:
-            if os.name != "nt" and os.fstat(self._fd).st_size == 0 and _has_inode(self.path, self.inode):
+            status = os.fstat(self._fd)
+            # In a forked child the descriptor leads nowhere (see `file_lock`), and the file is the parent's.
+            is_ours = status.st_ino == self.inode and _has_inode(self.path, self.inode)
+            if os.name != "nt" and status.st_size == 0 and is_ours:
                 self.path.unlink()  # Windows cannot remove an open file
         except OSError:
             pass  # an empty file left behind reads the same as none

@@ -115,11 +115,11 @@ class RunFiles:
         outbox = Outbox(self._directory, session_id)
         return () if outbox.is_empty() else await in_worker(outbox.notices)
 
-    async def remove_notice(self, session_id: str, run_id: str) -> None:
+    async def remove_notice(self, session_id: str, run_id: str, data: bytes | None = None) -> None:
         require_run_id(run_id)
         outbox = Outbox(self._directory, session_id)
         if not outbox.is_empty():
-            await in_worker(partial(outbox.remove, run_id))
+            await in_worker(partial(outbox.remove, run_id, data))
 
     def _place(self, run_id: str) -> RunPlace:
         require_run_id(run_id)

@@ -66,10 +66,12 @@ class Outbox:
                 found.append((name.removesuffix(_NOTICE), data))
         return found
 
-    def remove(self, run_id: str) -> None:
+    def remove(self, run_id: str, data: bytes | None) -> None:
         with self._locked():
             path = self._directory / (run_id + _NOTICE)
             if os.path.lexists(path):
+                if data is not None and read_file(path) != data:
+                    return  # another one stands there by now
                 remove_file(path)
             try:
                 self._directory.rmdir()

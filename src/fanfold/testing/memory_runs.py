@@ -181,11 +181,13 @@ class MemoryRuns:
         await asyncio.sleep(0)
         return list(self._disk.outbox.get(session_id, {}).items())
 
-    async def remove_notice(self, session_id: str, run_id: str) -> None:
+    async def remove_notice(self, session_id: str, run_id: str, data: bytes | None = None) -> None:
         require_run_id(run_id)
         require_session_id(session_id)
         await self.change("remove_notice", run_id)
-        self._disk.outbox.get(session_id, {}).pop(run_id, None)
+        notices = self._disk.outbox.get(session_id, {})
+        if data in (None, notices.get(run_id)):
+            notices.pop(run_id, None)
 
 
 class MemoryHeldRun:

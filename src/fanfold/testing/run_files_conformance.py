@@ -626,7 +626,8 @@ class RunFilesConformance:
                 await other.put_notice("s", run_id, run_id.encode() + b"\n\0")
             assert list(await other.notices("s")) == [(run_id, run_id.encode() + b"\n\0") for run_id in ids]
             await files.put_notice("s", ids[0], b"new")
-            await other.remove_notice("s", ids[1])
+            await other.remove_notice("s", ids[0], b"old")  # another one stands there by now
+            await other.remove_notice("s", ids[1], ids[1].encode() + b"\n\0")
             await other.remove_notice("s", ids[1])
             left = [ids[2], ids[3], ids[0]]
             assert [run_id for run_id, _ in await files.notices("s")] == left

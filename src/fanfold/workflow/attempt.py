@@ -164,7 +164,7 @@ class Attempt:
         if halt is not None:
             fault = None
             if halt.status == "failed":
-                fault = self._fault(error) if error is not None else RunFault(code=halt.reason, message=halt.reason)
+                fault = halt.error or RunFault(code=halt.reason, message=halt.reason)
             return _End(halt.status, reason=halt.reason, reset_ms=halt.reset_ms, error=fault)
         if isinstance(error, BudgetExhaustedError):
             return _End("paused", reason="budget_exhausted", error=self._fault(error))
@@ -206,17 +206,11 @@ class Attempt:
             )
         except StorageError as error:
             end = _stored_badly(end, error)
-        self.snapshot = self.standing(end)
+        refusal = await self._refused(self._held.write_output(_output(end)))
+        if refusal is not None:
+            end = _stored_badly(end, refusal)
+        end = await self._told_by_files(end)
         result = self._result(end)
-        try:
-            await self._held.write_output(_output(end))
-            await self._held.write_snapshot(encode_json(self.snapshot))
-            await self._notices.keep(self.snapshot, result)
-        except StorageError as error:
-            logger.error("run %s: its end could not be written: %s", self.snapshot.run_id, error)
-            end = _stored_badly(end, error)
-            self.snapshot = self.standing(end)
-            result = self._result(end)
         self._progress.tell(
             "task_notification",
             workflow=self.snapshot.workflow,
@@ -237,6 +231,29 @@ class Attempt:
         await self._held.release()
         self._notices.tell(self.snapshot)
         return result
+
+    async def _told_by_files(self, end: _End) -> _End:
+        """Have the snapshot and the outbox tell the end. What they cannot be told makes it a failure, which they are
+        told as far as there is room for that."""
+        for is_last in (False, True):
+            self.snapshot = self.standing(end)
+            refusals = [
+                await self._refused(self._held.write_snapshot(encode_json(self.snapshot))),
+                await self._refused(self._notices.keep(self.snapshot, self._result(end))),
+            ]
+            refusal = next(filter(None, refusals), None)
+            if refusal is None or is_last:
+                break
+            end = _stored_badly(end, refusal)
+        return end
+
+    async def _refused(self, write: Awaitable[None]) -> StorageError | None:
+        try:
+            await write
+        except StorageError as error:
+            logger.error("run %s: its end could not be written: %s", self.snapshot.run_id, error)
+            return error
+        return None
 
     def _result(self, end: _End) -> WorkflowResult:
         snapshot = self.snapshot

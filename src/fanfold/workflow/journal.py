@@ -50,12 +50,13 @@ class RunJournal:
             self._nudge = asyncio.get_running_loop().call_later(NEWS_SECONDS, self._tell_news)
 
     def _tell_news(self) -> None:
-        self._nudge = None
+        news = self._taken_news()
         try:
-            for record in self._taken_news():
-                self._queue.submit(partial(encode_line, record), _nothing)
+            while news:
+                self._queue.submit(partial(encode_line, news[0]), _nothing)
+                del news[0]
         except StorageError:
-            pass  # the queue has told of it, or will tell whoever appends next
+            self._news = news  # whoever appends next takes it along, and is told if that fails too
 
     def _taken_news(self) -> list[Started | Moved]:
         news, self._news = self._news, []

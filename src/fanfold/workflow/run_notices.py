@@ -92,7 +92,7 @@ class RunNotices:
         """Forget it: the log has it. A later attempt of the same run may have another one by now, which stays."""
         for run_id, data in await self._files().notices(self._session_id):
             if msgspec.json.decode(data, type=_Kept).id == id:
-                await self._files().remove_notice(self._session_id, run_id)
+                await self._files().remove_notice(self._session_id, run_id, data)
 
 
 def _resume_hint(run_id: str) -> str:

@@ -16,7 +16,6 @@ import msgspec
 from fanfold.contracts.codec import decode_json, encode_json
 from fanfold.contracts.record import JsonObject, JsonValue
 from fanfold.errors import FanfoldError, SandboxError, ScriptError, WorkflowInputError
-from fanfold.portal import complete
 from fanfold.workflow.lanes import Lane
 from fanfold.workflow.sandbox_calls import NEEDS_NO_ANSWER, TAKES_TIME, Asked, SandboxCalls
 from fanfold.workflow.sandbox_process import SandboxProcess, Session
@@ -134,6 +133,7 @@ class _Run:
             lambda monty, session: self._drive(monty, session, entry, setup),
             name=self._file_name,
             wake=self._calls.wake,
+            close=self._calls.close,
             limits=_monty_limits(self.limits),
             os_policy={
                 "datetime": datetime.fromtimestamp(first_ms / 1000, UTC),
@@ -147,8 +147,6 @@ class _Run:
         except Exception:
             if self._ending is None:
                 raise
-        finally:
-            await complete(self._calls.close())
         if self._ending is not None:
             raise self._ending
         try:

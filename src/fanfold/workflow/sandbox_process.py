@@ -6,12 +6,13 @@ right behind it. It is driven from a thread of its own: a default executor has f
 
 import asyncio
 import atexit
+import contextlib
 import importlib
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 from fanfold.errors import MissingExtraError, SandboxError
@@ -44,16 +45,31 @@ def _missing(reason: str) -> MissingExtraError:
     )
 
 
+_starting = threading.Lock()
+"""To find its program the client asks `sysconfig`, which two threads must not do for the first time at once."""
+
+
 class SandboxProcess(Generic[R]):
     """Runs `work(monty, session)` for a session in a process of its own."""
 
     def __init__(
-        self, work: Callable[[Any, Session], R], *, name: str, wake: Callable[[], None] | None = None, **checkout: Any
+        self,
+        work: Callable[[Any, Session], R],
+        *,
+        name: str,
+        wake: Callable[[], None] = lambda: None,
+        close: Callable[[], Awaitable[None]] | None = None,
+        **checkout: Any,
     ) -> None:
-        """`wake` is called when it is killed, for a `work` that waits for something else than its session."""
+        """Args:
+        wake: Called when it is killed, for a `work` that waits for something else than its session.
+        close: Awaited when it has ended in any way.
+        checkout: For the session, see `pydantic_monty.Monty.checkout`.
+        """
         self._work = work
-        self._checkout = checkout
         self._wake = wake
+        self._close = close
+        self._checkout = checkout
         self._thread = threading.Thread(target=self._drive, name=f"sandbox {name}", daemon=True)
         self._lock = threading.Lock()
         """Guards the two below."""
@@ -69,14 +85,15 @@ class SandboxProcess(Generic[R]):
             MissingExtraError
             SandboxError: the process could not be started.
         """
+        self._thread.start()
         atexit.register(self._abandon)
         try:
-            self._thread.start()
             await asyncio.wait({self._outcome})
-        finally:
-            self.kill()  # without it a script could hold up its own cancellation
+        except asyncio.CancelledError:
+            self.kill()
             await complete(self._ended())
-            atexit.unregister(self._abandon)
+            raise
+        await complete(self._ended())
         return self._outcome.result()
 
     def kill(self) -> None:
@@ -85,16 +102,17 @@ class SandboxProcess(Generic[R]):
             self._is_killed = True
             if self._process is not None:
                 self._process.kill()
-        if self._wake is not None:
-            self._wake()
+        self._wake()
 
     async def _ended(self) -> None:
-        if self._thread.ident is not None:
-            await asyncio.wait({self._outcome})
-            self._thread.join()
+        await asyncio.wait({self._outcome})
+        self._thread.join()
+        atexit.unregister(self._abandon)
+        if self._close is not None:
+            await self._close()
 
     def _abandon(self) -> None:
-        # Python exits though nobody has cancelled the script: a thread must not come back from native code into that.
+        # Python exits and nobody has cancelled the script: a thread must not come back from native code into that.
         self.kill()
         self._thread.join(EXIT_SECONDS)
 
@@ -108,44 +126,40 @@ class SandboxProcess(Generic[R]):
         except BaseException as error:  # noqa: BLE001  a panic of the native client: no reason to end this process
             self._tell(self._fail, SandboxError(reason=f"its client failed: {error}"))
         else:
-            self._tell(self._succeed, result)
+            self._tell(self._outcome.set_result, result)
 
     def _worked(self) -> R:
         monty = load_monty()
-        try:
-            pool = monty.Monty(min_processes=1, max_processes=1).__enter__()
-        except FileNotFoundError as error:
-            raise _missing(str(error)) from error
-        except Exception as error:
-            raise SandboxError(reason=f"its process could not be started: {error}") from error
-        try:
-            with pool.checkout(**self._checkout) as session:
+        with contextlib.ExitStack() as started:
+            try:
+                with _starting:
+                    pool = started.enter_context(monty.Monty(min_processes=1, max_processes=1))
+                session = started.enter_context(pool.checkout(**self._checkout))
                 process = _Process(session.worker_pid)
+            except FileNotFoundError as error:
+                raise _missing(str(error)) from error
+            except Exception as error:
+                raise SandboxError(reason=f"its process could not be started: {error}") from error
+            started.callback(process.close)
+            with self._lock:
+                self._process = process
+                if self._is_killed:
+                    process.kill()
+            try:
+                return self._work(monty, session)
+            finally:
                 with self._lock:
-                    if self._is_killed:
-                        process.kill()
-                    self._process = process
-                try:
-                    return self._work(monty, session)
-                finally:
-                    with self._lock:
-                        self._process = None
-                    process.close()
-        finally:
-            pool.__exit__(None, None, None)
+                    self._process = None
 
     def _tell(self, hear: Callable[[Any], None], what: object) -> None:
         try:
             self._loop.call_soon_threadsafe(hear, what)
         except RuntimeError:
-            pass  # the loop was closed over it, and nobody waits any more
+            pass  # the loop was closed, and nobody waits any more
 
-    def _succeed(self, result: R) -> None:
-        self._outcome.set_result(result)
-
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: Exception) -> None:
         self._outcome.set_exception(error)
-        self._outcome.exception()  # `run` may be on its way out, cancelled
+        self._outcome.exception()  # nobody asks for it when `run` was cancelled
 
 
 class _Process:
