@@ -12,12 +12,11 @@ import pytest
 
 from fanfold.cli.review_changes import (
     MAX_FILES,
-    MAX_PATCH_BYTES,
     MAX_SENT_BYTES,
-    ChangedFile,
     Changes,
     collect_changes,
 )
+from fanfold.cli.review_patches import MAX_PATCH_BYTES, ChangedFile
 from fanfold.contracts.codec import encode_json
 from fanfold.errors import UsageError
 from fanfold.kernel.workflow_meta import parse_args
@@ -329,6 +328,13 @@ def test_renames_modes_and_links_have_their_patches(repo: Path) -> None:
     assert "-z.py\n" in files["link"].patch
     assert "+a file\n" in files["link"].patch
     assert files["z.py"].patch.endswith("-one\n+two\n")
+
+
+def test_a_file_that_is_only_meant_to_be_added_is_shown(repo: Path) -> None:
+    commit(repo)
+    write(repo, a_py="one\n")
+    git(repo, "add", "--intent-to-add", "a.py")
+    assert by_path(collect(repo))["a.py"].patch.endswith("+one\n")
 
 
 def test_lines_that_look_like_headers_stay_in_their_patch(repo: Path) -> None:

@@ -91,6 +91,7 @@ def finish(run: Run) -> None:
         status="completed_with_failures",
         counts={"launched": 6, "done": 4, "cached": 1, "failed": 1, "null_results": 1},
         total_tokens=34_100,
+        usage={"total_tokens": 34_100},
         cost_usd=1.5,
         duration_ms=197_000,
         output_file="/runs/wf_a_1.output.json",
@@ -408,7 +409,14 @@ def test_no_line_can_steer_a_terminal() -> None:
 
 
 def test_a_notification_says_why_a_run_is_paused_and_until_when() -> None:
-    paused = {"workflow": "a", "status": "paused", "reason": "quota", "duration_ms": 900, "total_tokens": 7}
+    paused = {
+        "workflow": "a",
+        "status": "paused",
+        "reason": "quota",
+        "duration_ms": 900,
+        "total_tokens": 7,
+        "usage": {"total_tokens": 7},
+    }
     assert notice_text({**paused, "reset_ms": NOW}) == "a: paused (quota until 2023-11-14T22:13:20Z) · 7 tok · 0.9s"
     assert notice_text(paused) == "a: paused (quota) · 7 tok · 0.9s"
     assert notice_text({**paused, "reset_ms": 1 << 80}) == "a: paused (quota) · 7 tok · 0.9s"

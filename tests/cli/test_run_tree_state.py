@@ -84,10 +84,8 @@ def test_sums_of_the_run_are_those_that_it_tells() -> None:
     run.start(budget={"spent_tokens": 1_000, "limit_tokens": 5_000})
     run.ran("#0", tokens=100)
     assert (run.tree.total_tokens, run.tree.spent_tokens, run.tree.limit_tokens) == (100, 1_100, 5_000)
-    budget = {"spent_tokens": 1_200, "limit_tokens": 9_000}
-    run.progress("workflow_usage", total_tokens=1_300, cost_usd=0.25, budget=budget)
-    assert (run.tree.total_tokens, run.tree.spent_tokens, run.tree.limit_tokens) == (1_300, 1_200, 9_000)
-    assert run.tree.cost_usd == 0.25
+    run.tell("task_notification", status="completed", total_tokens=1_300, usage={"total_tokens": 300}, cost_usd=0.25)
+    assert (run.tree.total_tokens, run.tree.cost_usd) == (300, 0.25)
 
 
 def test_a_phase_is_finished_when_none_of_it_runs_and_the_script_has_gone_on() -> None:
@@ -105,7 +103,7 @@ def test_a_phase_is_finished_when_none_of_it_runs_and_the_script_has_gone_on() -
     run.agent("#1", "done", phase="A")
     assert run.tree.is_finished(first)
     assert not run.tree.is_finished(second)
-    run.tell("task_notification", status="completed", total_tokens=0)
+    run.tell("task_notification", status="completed", total_tokens=0, usage={"total_tokens": 0})
     assert run.tree.is_finished(second)
 
 
@@ -131,7 +129,7 @@ def test_another_attempt_begins_anew() -> None:
     run = Run()
     run.start()
     run.ran("#0", "failed", phase="A")
-    run.tell("task_notification", status="failed", total_tokens=10)
+    run.tell("task_notification", status="failed", total_tokens=10, usage={"total_tokens": 10})
     run.start(500, attempt=2, is_resume=True, started_ms=NOW - 86_400_000)
     assert (run.tree.attempt, run.tree.notice, run.tree.sums.ended, run.tree.phases) == (2, None, 0, {})
     assert run.tree.begun_ms == NOW + 500  # and not when the first attempt was
@@ -162,7 +160,7 @@ def test_nothing_runs_behind_the_end() -> None:
     run = Run()
     run.agent("#0", "started")
     run.agent("#1", "queued")
-    run.tell("task_notification", status="stopped", total_tokens=5, cost_usd=0.5)
+    run.tell("task_notification", status="stopped", total_tokens=5, usage={"total_tokens": 5}, cost_usd=0.5)
     run.agent("#2", "queued", 5)
     assert (run.tree.running, run.tree.queued, run.tree.total_tokens, run.tree.cost_usd) == ({}, {}, 5, 0.5)
     assert run.tree.sums.ends["cancelled"] == 2
@@ -201,7 +199,7 @@ _AGENT = st.fixed_dictionaries(
     optional=dict.fromkeys(("label", "agent", "model", "at_ms", "usage", "cost_usd", "duration_ms", "tools"), _ODD),
 )
 _OTHER = st.fixed_dictionaries(
-    {"type": st.sampled_from(["workflow_phase", "workflow_activity", "workflow_usage", "workflow_log", "new"])},
+    {"type": st.sampled_from(["workflow_phase", "workflow_activity", "workflow_log", "new"])},
     optional=dict.fromkeys(("title", "where", "tool", "total_tokens", "cost_usd", "budget", "message"), _ODD),
 )
 _EVENTS = st.lists(

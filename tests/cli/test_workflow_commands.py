@@ -138,7 +138,7 @@ def test_a_script_for_the_sandbox_is_checked_for_it(fanfold: Fanfold, tmp_path: 
 
 def test_a_file_that_is_no_text_is_refused(fanfold: Fanfold, tmp_path: Path) -> None:
     (tmp_path / "s.py").write_bytes(b"a = 1\n\xff")
-    assert (fanfold("workflow", "validate", "s.py").code, fanfold("workflow", "validate", ".").code) == (2, 4)
+    assert (fanfold("workflow", "validate", "s.py").code, fanfold("workflow", "validate", ".").code) == (2, 2)
     assert "s.py:2: not UTF-8 text" in fanfold("workflow", "validate", "s.py").err
     (tmp_path / "d.py").mkdir()
     assert "cannot read d.py: Is a directory" in fanfold("workflow", "validate", "d.py").err

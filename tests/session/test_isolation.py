@@ -1,6 +1,7 @@
 """Laws of a step with `isolation="worktree"`: it works apart, and what it changed is a branch, however it ends."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -194,23 +195,19 @@ def test_what_a_step_that_failed_had_done_is_in_its_branch(repo: Path, answer: A
     assert git(repo, "log", "-1", "--format=%B", "fanfold/t") == f"t\n\nStep: t\nIt did not succeed: {code}."
 
 
-@pytest.mark.parametrize("how", ["cancelled", "timeout"])
-def test_what_a_step_that_was_cut_off_had_done_is_in_its_branch(repo: Path, how: str) -> None:
+def test_what_a_step_that_was_cancelled_had_done_is_in_its_branch(repo: Path) -> None:
     control, held = FanOutControl(), HeldTool("mine")
 
     async def main() -> StepOutcome:
-        spec = step(timeout_ms=1500) if how == "timeout" else step()
-        work = asyncio.create_task(
-            steps(repo, doing(write("new.txt"), ("mine", {})), spec, tools={"mine": held}, call={"control": control})
-        )
+        script = doing(write("new.txt"), ("mine", {}))
+        work = asyncio.create_task(steps(repo, script, step(), tools={"mine": held}, call={"control": control}))
         await held.started.get()
-        if how == "cancelled":
-            control.cancel_step("t")
+        control.cancel_step("t")
         [outcome], _ = await work
         return outcome
 
     outcome = asyncio.run(main())
-    assert outcome.error_code == ("RUN_CANCELLED" if how == "cancelled" else "TIMEOUT")
+    assert outcome.error_code == "RUN_CANCELLED"
     assert outcome.worktree is not None
     assert outcome.worktree.files == ("new.txt",)
     assert outcome.usage is not None
@@ -254,9 +251,9 @@ class Folders:
         return StepFolderEnd(worktree=Worktree(base="0"), fault="the disk is full")
 
 
-def executor(folders: Folders | None, answer: str = "done") -> TaskExecutor:
+def executor(folders: Folders | None, script: Callable[[ModelRequest], Any] = doing()) -> TaskExecutor:
     setup = AgentSetup(
-        model=ScriptedModel(lambda request: answer),
+        model=ScriptedModel(script),
         model_id="m",
         system="",
         tools={},
@@ -282,12 +279,63 @@ def executor(folders: Folders | None, answer: str = "done") -> TaskExecutor:
 
 @pytest.mark.parametrize("answer", ["done", ""])
 def test_a_step_of_which_not_all_is_kept_has_failed(answer: str) -> None:
-    [outcome] = asyncio.run(execute_steps_parallel(executor(Folders(), answer), [step()]))
+    [outcome] = asyncio.run(execute_steps_parallel(executor(Folders(), doing(answer=answer)), [step()]))
     assert not outcome.success
     assert outcome.error_code == ("ISOLATION" if answer else "NO_ANSWER")
     assert outcome.output.startswith(answer)
     assert outcome.output.endswith("\n\n[the disk is full]")
     assert outcome.worktree == Worktree(base="0")
+
+
+async def never(request: ModelRequest) -> Any:
+    await asyncio.Event().wait()
+
+
+def test_a_step_that_took_too_long_tells_what_it_left() -> None:
+    [outcome] = asyncio.run(execute_steps_parallel(executor(Folders(), never), [step(timeout_ms=50)]))
+    assert (outcome.error_code, outcome.worktree) == ("TIMEOUT", Worktree(base="0"))
+
+
+class SlowFolders(Folders):
+    """Waits at its begin, or, when it has begun, at its end."""
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+        self.is_there = asyncio.Event()
+        self.is_over = asyncio.Event()
+
+    async def begin(self, task_id: str, *, key: str, goes_on: bool, now_ms: int) -> Folders:
+        if self._at == "begin":
+            self.is_there.set()
+            await self.is_over.wait()
+        return self
+
+    async def end(self, *, message: str, now_ms: int) -> StepFolderEnd:
+        self.is_there.set()
+        while not self.is_over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.is_over.wait()
+        return StepFolderEnd(worktree=Worktree(base="1"))
+
+
+@pytest.mark.parametrize("at", ["begin", "end"])
+def test_a_cancellation_at_its_begin_or_end_is_one(at: str) -> None:
+    async def main() -> StepOutcome:
+        folders, control = SlowFolders(at), FanOutControl()
+        work = asyncio.create_task(execute_steps_parallel(executor(folders), [step()], control=control))
+        await folders.is_there.wait()
+        control.cancel()
+        await asyncio.sleep(0)
+        if at == "end":
+            folders.is_over.set()
+        [outcome] = await work
+        return outcome
+
+    outcome = asyncio.run(main())
+    assert (outcome.success, outcome.error_code) == (False, "RUN_CANCELLED")
+    assert outcome.worktree == (Worktree(base="1") if at == "end" else None)
+    assert outcome.usage is not None
+    assert outcome.usage.total_tokens == (15 if at == "end" else 0)
 
 
 def test_only_a_step_with_isolation_asks_for_a_folder() -> None:

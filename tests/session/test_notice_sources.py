@@ -204,6 +204,23 @@ def test_a_turn_that_another_process_has_left_unfinished_is_not_touched(tmp_path
     asyncio.run(main())
 
 
+def test_a_session_whose_log_another_process_has_for_a_moment_wakes_all_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        model = PacedModel("answer")
+        async with opened(tmp_path, ScriptedModel(echo)) as one, opened(tmp_path, model) as other:
+            asking = asyncio.create_task(other.send_async("go"))
+            await model.asked()
+            notices_of(one).post(ONE)
+            await turns()
+            model.answer()
+            await asking
+            await one.settled_async()
+            assert await runs(one) == [("<task_notification one>", "completed")]
+
+    asyncio.run(main())
+    assert keys(tmp_path) == ["m-0", "model:1:0", "notice-one", "model:2:0"]
+
+
 class Broken:
     """An outbox that a host has got wrong."""
 

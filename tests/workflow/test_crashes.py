@@ -381,6 +381,10 @@ async def refused_once(kind: Change, number: int, *, stays: bool, swallows: bool
         turns, _ = recorded(files.journal_bytes(run_id) or b"", run_id)
         again = Workers("b")
         other = opened(Path(), again, files=calm)
+        if result is not None:
+            (notice,) = await other.notices.pending()
+            assert f"<status>{result.status}</status>" in notice.text
+            assert "Traceback" not in notice.text
         whole = await other.workflows.run_async(resume_from_run_id=run_id, strict=True)
         assert (whole.status, again.turns) == ("completed", ALL - turns)
         (notice,) = await other.notices.pending()

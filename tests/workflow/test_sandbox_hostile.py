@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fanfold.errors import FanfoldError, SandboxError, ScriptError, WorkflowInputError
-from fanfold.workflow.sandbox import SandboxLimits
+from fanfold.workflow.sandbox import SandboxLimits, run_inline
 from tests.workflow.sandbox_host import TIGHT, NotingHost, in_sandbox, module, ran
 
 SLOWEST_BEAT = 2.0
@@ -352,8 +352,6 @@ return len(told)
 
 @pytest.mark.parametrize("entry", ["main; import os", "class", "", "1", "main()"])
 def test_the_name_of_the_function_is_a_name(entry: str) -> None:
-    from fanfold.workflow.sandbox import run_inline
-
     with pytest.raises(WorkflowInputError) as refused:
         asyncio.run(run_inline("", {}, NotingHost(), entry=entry, seed="", first_ms=1, name="x"))
     assert refused.value.code == "bad_script"

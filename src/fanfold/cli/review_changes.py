@@ -12,7 +12,16 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from fanfold.cli.review_patches import Entry, parted, sections_of
+from fanfold.cli.review_patches import (
+    MAX_PATCH_BYTES,
+    TOO_LARGE,
+    ChangedFile,
+    Entry,
+    changed_file,
+    parted,
+    sections_of,
+    text_from,
+)
 from fanfold.contracts.codec import encode_json
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import UsageError
@@ -24,12 +33,9 @@ from fanfold.tools.refusal import ToolRefusal
 from fanfold.tools.workspace import printable
 
 MAX_FILES = 2_000
-MAX_PATCH_BYTES = 200_000
-"""Of one file."""
 MAX_SENT_BYTES = 900_000
 """Of all files, as JSON: the arguments of a workflow have a limit."""
 MAX_SUMMARY_BYTES = 4_000
-_TOO_LARGE = f"larger than {MAX_PATCH_BYTES:,} bytes"
 _TOO_MUCH = "the change is too large as a whole"
 _MAX_ROUNDS = 20
 _A_PART = "review a part of the workspace: fanfold review PATH"
@@ -39,23 +45,8 @@ _PATCH = (
     "diff", "--raw", "--patch", "-z", "--abbrev=7", "--find-renames", "--unified=8", "--no-ext-diff", "--no-textconv",
     "--no-color", "--submodule=short", "--ignore-submodules=dirty", "--relative",
 )  # fmt: skip
-_STATUS = {"A": "added", "D": "deleted", "M": "modified", "T": "of another type"}
 _OWN_RECORDS = ".a3s/"
 _OWN_DEFINITIONS = (".a3s/agents/", ".a3s/workflows/")
-
-
-class ChangedFile(msgspec.Struct, frozen=True):
-    path: str
-    """Relative to the workspace, with `/`."""
-    status: str
-    patch: str = ""
-    left_out: str | None = None
-    """Why its patch is not there."""
-
-    def sent(self) -> JsonObject:
-        status = self.status if self.left_out is None else f"{self.status}; {self.left_out}"
-        is_cut = {} if self.left_out is None else {"is_cut": True}
-        return {"path": self.path, "status": status, "patch": self.patch, **is_cut}
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -225,16 +216,16 @@ class _Look(msgspec.Struct, frozen=True):
                 raise UsageError(f"too many files have changed; {_A_PART}")
             sections = sections_of(entries, patch)
             if not said.is_cut or len(entries) > MAX_FILES:
-                return files + [_changed(entry, sections.get(number, b"")) for number, entry in enumerate(entries)]
+                return files + [changed_file(entry, sections.get(number, b"")) for number, entry in enumerate(entries)]
             # Where it is cut stands one that is too large: go on behind it.
             last = max(sections, default=0)
-            files += [_changed(entry, sections.get(number, b"")) for number, entry in enumerate(entries[:last])]
-            files.append(replace(_changed(entries[last], b""), left_out=_TOO_LARGE))
+            files += [changed_file(entry, sections.get(number, b"")) for number, entry in enumerate(entries[:last])]
+            files.append(replace(changed_file(entries[last], b""), left_out=TOO_LARGE))
             entries = entries[last + 1 :]
             if not entries:
                 return files
             start = (f"--skip-to={self._in_tree(os.fsdecode(entries[0].path))}",)
-        return files + [replace(_changed(entry, b""), left_out=_TOO_MUCH) for entry in entries]
+        return files + [replace(changed_file(entry, b""), left_out=_TOO_MUCH) for entry in entries]
 
     # ---- what it does not ----
 
@@ -254,21 +245,6 @@ def _shallow(git_dir: Path) -> list[str]:
         return []
 
 
-def _changed(entry: Entry, section: bytes) -> ChangedFile:
-    path, status = printable(os.fsdecode(entry.path)), _STATUS.get(entry.status, "changed")
-    if entry.status in "RC":
-        status = f"{'renamed' if entry.status == 'R' else 'copied'} from {printable(os.fsdecode(entry.old))}"
-    if not section:
-        return ChangedFile(path, status, left_out="git shows no patch of it")
-    if len(section) > MAX_PATCH_BYTES:
-        return ChangedFile(path, status, left_out=_TOO_LARGE)
-    if any(
-        line.startswith((b"Binary files ", b"GIT binary patch")) for line in section.split(b"\n@@", 1)[0].split(b"\n")
-    ):
-        return ChangedFile(path, status, left_out="binary")
-    return ChangedFile(path, status, _text(section))
-
-
 def _is_own_record(name: str) -> bool:
     return name.startswith(_OWN_RECORDS) and not name.startswith(_OWN_DEFINITIONS)
 
@@ -280,19 +256,15 @@ def _untracked_file(root: Path, name: str) -> ChangedFile:
         if not stat.S_ISREG(found.st_mode):
             return ChangedFile(path, "untracked", left_out="no regular file")
         if found.st_size > MAX_PATCH_BYTES:
-            return ChangedFile(path, "untracked", left_out=_TOO_LARGE)
+            return ChangedFile(path, "untracked", left_out=TOO_LARGE)
         content = read_regular(root / name, MAX_PATCH_BYTES)
     except OSError as error:
         return ChangedFile(path, "untracked", left_out=f"cannot be read: {error.strerror}")
     if b"\0" in content[:_SEEN_FOR_TEXT]:
         return ChangedFile(path, "untracked", left_out="binary")
-    lines = _text(content).removesuffix("\n").split("\n") if content else []
+    lines = text_from(content).removesuffix("\n").split("\n") if content else []
     return ChangedFile(
         path,
         "untracked",
         "".join(f"{line}\n" for line in [f"@@ -0,0 +1,{len(lines)} @@", *(f"+{each}" for each in lines)]),
     )
-
-
-def _text(content: bytes) -> str:
-    return content.decode("utf-8", "replace")

@@ -1,9 +1,17 @@
-"""What `git diff --raw --patch -z` prints, parted into files and their patches."""
+"""What `git diff --raw --patch -z` prints, as files and their patches."""
 
+import os
 from collections.abc import Iterator
 
 import msgspec
 
+from fanfold.contracts.record import JsonObject
+from fanfold.tools.workspace import printable
+
+MAX_PATCH_BYTES = 200_000
+"""Of one file."""
+TOO_LARGE = f"larger than {MAX_PATCH_BYTES:,} bytes"
+_STATUS = {"A": "added", "D": "deleted", "M": "modified", "T": "of another type"}
 _ESCAPES = {
     '"': '\\"',
     "\\": "\\\\",
@@ -15,6 +23,20 @@ _ESCAPES = {
     "\f": "\\f",
     "\r": "\\r",
 }
+
+
+class ChangedFile(msgspec.Struct, frozen=True):
+    path: str
+    """Relative to the workspace, with `/`."""
+    status: str
+    patch: str = ""
+    left_out: str | None = None
+    """Why its patch is not there."""
+
+    def sent(self) -> JsonObject:
+        status = self.status if self.left_out is None else f"{self.status}; {self.left_out}"
+        is_cut = {} if self.left_out is None else {"is_cut": True}
+        return {"path": self.path, "status": status, "patch": self.patch, **is_cut}
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -56,6 +78,24 @@ def sections_of(entries: list[Entry], patch: bytes) -> dict[int, bytes]:
             found[number] = found.get(number, b"") + section
             first = number
     return found
+
+
+def changed_file(entry: Entry, section: bytes) -> ChangedFile:
+    path, status = printable(os.fsdecode(entry.path)), _STATUS.get(entry.status, "changed")
+    if entry.status in ("R", "C"):
+        status = f"{'renamed' if entry.status == 'R' else 'copied'} from {printable(os.fsdecode(entry.old))}"
+    if not section:
+        return ChangedFile(path, status, left_out="git shows no patch of it")
+    if len(section) > MAX_PATCH_BYTES:
+        return ChangedFile(path, status, left_out=TOO_LARGE)
+    if b"\nBinary files " in section:  # at the beginning of a line it is git's own
+        return ChangedFile(path, status, left_out="binary")
+    return ChangedFile(path, status, text_from(section))
+
+
+def text_from(content: bytes) -> str:
+    """As far as it is UTF-8."""
+    return content.decode("utf-8", "replace")
 
 
 def _split(patch: bytes) -> Iterator[bytes]:

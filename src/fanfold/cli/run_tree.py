@@ -157,7 +157,10 @@ def notice_text(payload: JsonObject) -> str:
     if reason := text_of(payload.get("reason")):
         parts[0] += f" ({reason.replace('_', ' ')}{_until(payload.get('reset_ms'))})"
     parts += [f"{count} {name.replace('_', ' ')}" for name in _COUNTS if (count := count_of(counts.get(name)))]
-    parts.append(f"{tokens_text(count_of(payload.get('total_tokens')))} tok")
+    tokens, total = count_of(object_of(payload.get("usage")).get("total_tokens")), count_of(payload.get("total_tokens"))
+    parts.append(
+        f"{tokens_text(tokens)} tok" + (f" ({tokens_text(total)} with earlier attempts)" if total > tokens else "")
+    )
     if (cost := amount_of(payload.get("cost_usd"))) is not None:
         parts.append(money_text(cost))
     parts.append(seconds_text(count_of(payload.get("duration_ms")) / 1000))

@@ -127,12 +127,11 @@ class RunTree:
         self._told_tokens: int | None = None
         self._told_cost: float | None = None
         self._spent_before = 0
-        self._told_spent: int | None = None
         self._agents = 0
 
     @property
     def total_tokens(self) -> int:
-        """Of the whole run as far as it is told, else of what has ended in this attempt."""
+        """Of this attempt: as its end tells, and until then of the agents that have ended."""
         return self.sums.total_tokens if self._told_tokens is None else self._told_tokens
 
     @property
@@ -142,7 +141,7 @@ class RunTree:
     @property
     def spent_tokens(self) -> int:
         """Of the budget."""
-        return self._spent_before + self.sums.total_tokens if self._told_spent is None else self._told_spent
+        return self._spent_before + self.sums.total_tokens
 
     def silent(self, now_ms: int) -> int:
         """How many agents have told nothing for too long."""
@@ -211,13 +210,6 @@ class RunTree:
             case "workflow_phase":
                 self.current = phase = self._phase(payload.get("title"))
                 phase.begun_ms = now_ms if phase.begun_ms is None else phase.begun_ms
-            case "workflow_usage":
-                self._told_tokens = count_of(payload.get("total_tokens"))
-                self._told_cost = amount_of(payload.get("cost_usd"))
-                budget = object_of(payload.get("budget"))
-                if "spent_tokens" in budget:
-                    self._told_spent = count_of(budget["spent_tokens"])
-                    self.limit_tokens = count_of(budget.get("limit_tokens")) or None
             case _:
                 pass
         return None
@@ -286,7 +278,7 @@ class RunTree:
     def _end(self, payload: JsonObject) -> None:
         self.notice = payload
         self.workflow = text_of(payload.get("workflow")) or self.workflow
-        self._told_tokens = count_of(payload.get("total_tokens")) or self._told_tokens
+        self._told_tokens = count_of(object_of(payload.get("usage")).get("total_tokens")) or self._told_tokens
         told = amount_of(payload.get("cost_usd"))
         self._told_cost = self._told_cost if told is None else told
         for row in (*self.running.values(), *self.queued.values()):  # nothing runs behind the end

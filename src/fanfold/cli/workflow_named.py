@@ -95,7 +95,7 @@ def path_of(typed: str, project: Project) -> Path | None:
     """
     if typed in project.names():
         return None
-    if not (typed.endswith(_SUFFIX) or os.sep in typed):
+    if not typed.endswith(_SUFFIX) and Path(typed).name == typed:
         broken = DIRECTORY / f"{typed}{_SUFFIX}"  # its name cannot be read from it
         return broken if broken.is_file() else None
     if not os.path.lexists(typed):
@@ -107,7 +107,7 @@ def path_of(typed: str, project: Project) -> Path | None:
 def read_script_text(path: Path) -> str:
     """Raises UsageError: it cannot be read, is too large, or is no UTF-8 text."""
     try:
-        return read_regular(path, MAX_BYTES).decode()
+        return read_regular(path, MAX_BYTES, may_be_pipe=True).decode()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -147,7 +147,7 @@ class Hooks:
     # ---- on the session's loop ----
 
     async def fire(
-        self, event: HookEvent, payload: JsonObject, *, real_path: Callable[[str], str] | None = None
+        self, event: HookEvent, payload: JsonObject, real_path: Callable[[str], str] | None = None
     ) -> HookVerdict:
         """Tell the hooks that hear `event`, one after the other, and return what they decided.
 

@@ -72,7 +72,6 @@ class Notices:
         "_busy_parts",
         "_change",
         "_held_off",
-        "_is_asking",
         "_is_stale",
         "_operations",
         "_outboxes",
@@ -105,7 +104,6 @@ class Notices:
         self._held_off = 0
         self._is_stale = False
         """The outboxes are to be asked."""
-        self._is_asking = False
 
     def belongs_to(self, sleeper: Sleeper) -> None:
         self._sleeper = weakref.ref(sleeper)
@@ -173,14 +171,15 @@ class Notices:
 
     async def ask(self) -> None:
         """Ask the outboxes, if they have not been asked since somebody said so."""
-        while self._is_stale:
-            self._is_stale = False
-            for outbox in self._outboxes:
-                for notice in await call_foreign(_pending(outbox), _none_known):
-                    if self._told is not None and notice.id in self._told:
-                        await self._tell(outbox, notice.id)
-                    else:
-                        self._take(notice, outbox)
+        if not self._is_stale:
+            return
+        self._is_stale = False
+        for outbox in self._outboxes:
+            for notice in await call_foreign(_pending(outbox), _none_known):
+                if self._told is not None and notice.id in self._told:
+                    await self._tell(outbox, notice.id)
+                else:
+                    self._take(notice, outbox)
 
     def waiting(self) -> list[Notice]:
         return [notice for notice, _ in (self._waiting or {}).values()]
@@ -204,7 +203,7 @@ class Notices:
 
     def _stir(self) -> None:
         """Wake the session for what waits, if it is idle; otherwise as soon as it is."""
-        if not (self._wakes and self.has_any) or self._is_asking or self._held_off or self._operations.is_closed:
+        if not (self._wakes and self.has_any) or self._held_off or self._operations.is_closed:
             return
         if self._operations.is_busy:
             self._operations.when_free(self._stir)
@@ -213,16 +212,12 @@ class Notices:
         if sleeper is None or not sleeper.is_at_rest:
             return
         if self._is_stale:
-            self._is_asking = True
             self.launch(self._ask_and_stir())
         else:
             self._wake(sleeper)
 
     async def _ask_and_stir(self) -> None:
-        try:
-            await self.ask()
-        finally:
-            self._is_asking = False
+        await self.ask()
         self._stir()
 
     def _wake(self, sleeper: Sleeper) -> None:

@@ -107,7 +107,7 @@ class ToolCalls:
             "working_directory": self._around.workspace,
             "recent_tools": list(self._recent),
         }
-        verdict = await self._around.hooks.fire("pre_tool_use", payload, real_path=self._setup.real_path)
+        verdict = await self._around.hooks.fire("pre_tool_use", payload, self._setup.real_path)
         match verdict:
             case Proceed():
                 args: Any = (verdict.modified or {}).get("args", call.args)
@@ -150,7 +150,7 @@ class ToolCalls:
                     "args": call.args,
                     "result": {**result, "duration_ms": took},
                 },
-                real_path=self._setup.real_path,
+                self._setup.real_path,
             )
         return output
 

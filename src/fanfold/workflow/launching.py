@@ -191,6 +191,7 @@ class Launcher:
         except LogWriteError as error:
             raise WorkflowInputError("store_unwritable", str(error)) from error
         try:
+            source.before = await snapshot_of(files, held.run_id)  # somebody may have gone on with it meanwhile
             if not await held.has_journal():
                 reason = f"the journal of run {held.run_id} is gone, so nothing of it can be gone on with"
                 raise WorkflowInputError("journal_missing", reason)
@@ -223,7 +224,8 @@ class Launcher:
         script, before, now_ms = source.script, source.before, int(self._env.clock.now_ms())
         limits = request.limits or self._limits
         is_new = before is None or request.fork
-        run_id, number = held.run_id, 1 if before is None or request.fork else before.attempt + 1
+        # A journal may tell of an attempt that was cut off before its snapshot.
+        run_id, number = held.run_id, max(view.attempts, 0 if is_new or before is None else before.attempt) + 1
         budget = request.budget_tokens
         if budget is None and before is not None and before.budget is not None and not request.fork:
             budget = before.budget.limit_tokens

@@ -15,7 +15,7 @@ from fanfold.errors import WorkflowInputError
 from fanfold.foreign import logger
 from fanfold.kernel.notification import render_notification
 from fanfold.protocols import WorkflowFiles
-from fanfold.workflow.runs import run_summary
+from fanfold.workflow.runs import recorded_result, run_summary
 
 MAX_FAILURES = 10
 """Told in a notification; the output file has more."""
@@ -65,34 +65,50 @@ class RunNotices:
         found: list[Notice] = []
         for run_id, data in await self._files().notices(self._session_id):
             try:
-                kept = msgspec.json.decode(data, type=_Kept)
-                text = kept.text or await self._cut_off(run_id)
+                notice = await self._notice(run_id, data)
             except (msgspec.DecodeError, WorkflowInputError) as error:
                 logger.warning("the notice of run %s cannot be told: %s", run_id, error)
                 continue
-            if text is not None:
-                found.append(Notice(kept.id, text))
+            if notice is not None:
+                found.append(notice)
         return found
 
-    async def _cut_off(self, run_id: str) -> str | None:
+    async def _notice(self, run_id: str, data: bytes) -> Notice | None:
         """None while somebody runs it."""
+        kept = msgspec.json.decode(data, type=_Kept)
+        if kept.text is not None:
+            return Notice(kept.id, kept.text)
         summary = await run_summary(self._files(), run_id)
-        snapshot = summary.snapshot
-        if summary.is_alive or snapshot is None:
+        if summary.is_alive or summary.snapshot is None:
             return None
-        fields = {
-            "workflow": snapshot.workflow,
-            "summary": "the process that ran it ended before it did",
-            "tokens": str(snapshot.usage.total_tokens),
-            "resume": _resume_hint(run_id),
-        }
-        return render_notification("workflow", run_id, "interrupted", fields, None, None)
+        now = await self._kept(run_id)
+        if now != data:  # it was under way when that was read, and has ended since
+            return None if now is None else await self._notice(run_id, now)
+        if summary.status == "interrupted":
+            return Notice(kept.id, _cut_off(summary.snapshot))
+        # Its end is in its files, and not in the outbox: the disk was full, or its process died in between.
+        result = await recorded_result(self._files(), summary.snapshot)
+        return Notice(kept.id, _text(summary.snapshot, result))
+
+    async def _kept(self, run_id: str) -> bytes | None:
+        return dict(await self._files().notices(self._session_id)).get(run_id)
 
     async def delivered(self, id: str) -> None:
         """Forget it: the log has it. A later attempt of the same run may have another one by now, which stays."""
-        for run_id, data in await self._files().notices(self._session_id):
-            if msgspec.json.decode(data, type=_Kept).id == id:
-                await self._files().remove_notice(self._session_id, run_id, data)
+        run_id = id.rpartition("-")[0]
+        data = await self._kept(run_id)
+        if data is not None and msgspec.json.decode(data, type=_Kept).id == id:
+            await self._files().remove_notice(self._session_id, run_id, data)
+
+
+def _cut_off(snapshot: WorkflowSnapshot) -> str:
+    fields = {
+        "workflow": snapshot.workflow,
+        "summary": "the process that ran it ended before it did",
+        "tokens": str(snapshot.usage.total_tokens),
+        "resume": _resume_hint(snapshot.run_id),
+    }
+    return render_notification("workflow", snapshot.run_id, "interrupted", fields, None, None)
 
 
 def _resume_hint(run_id: str) -> str:

@@ -83,8 +83,10 @@ async def end_run(files: WorkflowFiles, run_id: str, verb: RunVerb, now_ms: int)
         except AlreadyActiveError:  # somebody was quicker, and it runs
             return await end_run(files, run_id, verb, now_ms)
         try:
-            ended = replace(summary.snapshot, status=status, reason="requested", updated_ms=now_ms)
-            await held.write_snapshot(encode_json(ended))
+            snapshot = await snapshot_of(files, run_id)  # somebody may have gone on with it meanwhile
+            if snapshot.status in ("running", "paused", "stopped"):
+                ended = replace(snapshot, status=status, reason="requested", updated_ms=now_ms)
+                await held.write_snapshot(encode_json(ended))
         finally:
             await held.release()
     return await run_summary(files, run_id)

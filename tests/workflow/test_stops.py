@@ -1,0 +1,234 @@
+"""A run is stopped wherever it stands; agents that do not end are left behind (spec-workflow 5.7, 7.63, 7.65)."""
+
+import asyncio
+import itertools
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanfold import ToolOutput, ToolSpec
+from fanfold.contracts.messages import ModelRequest, UserMessage
+from fanfold.contracts.record import JsonObject
+from fanfold.contracts.run_journal import AttemptEnd, Result
+from fanfold.contracts.steps import AgentStepSpec
+from fanfold.contracts.workflow_runs import WorkflowLimits
+from fanfold.kernel.run_journal import decode_line
+from fanfold.protocols import ToolScope
+from fanfold.testing import Reply, ScriptedModel, calls
+from fanfold.testing.memory_runs import Change, MemoryRuns
+from fanfold.testing.virtual_loop import run_virtually, virtual_env
+from fanfold.workflow.agents import LEFT_BEHIND
+from fanfold.workflow.attempt import GRACE_SECONDS
+from fanfold.workflow.crew import GRACE_SECONDS as AGENT_GRACE_SECONDS
+from tests.support.open_session import opened, until
+from tests.workflow.rig import META, Rig, Team, failure
+
+PROMPTS = ("a", "b", "c")
+
+
+class Place:
+    """Somewhere in a run: says when it is reached, and holds up whoever comes there until it may go on."""
+
+    def __init__(self) -> None:
+        self.is_reached = asyncio.Event()
+        self.may_go = asyncio.Event()
+
+    async def pass_by(self) -> None:
+        self.is_reached.set()
+        await self.may_go.wait()
+
+
+class Scene:
+    """A run with one place in it, of three agents one after the other, two of which may run at once."""
+
+    def __init__(self, *, width: int = 2) -> None:
+        self.place = Place()
+        self.files = MemoryRuns(before=self.before)
+        self.team = Team(self.answer)
+        self.rig = Rig(Path(), self.team, files=self.files, limits=WorkflowLimits(concurrency=width), env=virtual_env())
+        self.rig.register(self.script)
+
+    async def before(self, change: Change, run_id: str) -> None:
+        return None
+
+    async def answer(self, spec: AgentStepSpec) -> Any:
+        return f"re: {spec.prompt}"
+
+    async def script(self, ctx: Any, args: Any) -> Any:
+        return await ctx.parallel([lambda each=each: ctx.agent(each, retries=1) for each in PROMPTS])
+
+
+class WaitsForItsPlace(Scene):
+    def __init__(self) -> None:
+        super().__init__(width=1)
+
+    async def answer(self, spec: AgentStepSpec) -> Any:
+        await self.place.pass_by()
+
+
+class AgentRuns(Scene):
+    async def answer(self, spec: AgentStepSpec) -> Any:
+        if spec.prompt == "b":
+            await self.place.pass_by()
+        return f"re: {spec.prompt}"
+
+
+class AgentIsTriedAgain(Scene):
+    async def answer(self, spec: AgentStepSpec) -> Any:
+        if spec.prompt != "b":
+            return f"re: {spec.prompt}"
+        if self.team.prompts.count("b") == 2:
+            await self.place.pass_by()
+        return failure(spec)
+
+
+class RecordIsWritten(Scene):
+    async def before(self, change: Change, run_id: str) -> None:
+        if change == "append" and self.team.asked:
+            await self.place.pass_by()
+
+
+class ScriptGoesOnBehindItsAgents(Scene):
+    async def script(self, ctx: Any, args: Any) -> Any:
+        found = await super().script(ctx, args)
+        await self.place.pass_by()
+        return found
+
+
+class ScriptEndsMeanwhile(ScriptGoesOnBehindItsAgents):
+    async def script(self, ctx: Any, args: Any) -> Any:
+        asyncio.get_running_loop().call_later(GRACE_SECONDS / 2, self.place.may_go.set)
+        return await super().script(ctx, args)
+
+
+SCENES = (
+    WaitsForItsPlace,
+    AgentRuns,
+    AgentIsTriedAgain,
+    RecordIsWritten,
+    ScriptGoesOnBehindItsAgents,
+    ScriptEndsMeanwhile,
+)
+
+
+def records(files: MemoryRuns, run_id: str) -> list[Any]:
+    return [decode_line(line) for line in (files.journal_bytes(run_id) or b"").split(b"\n")[:-1]]
+
+
+@pytest.mark.parametrize("by", ["itself", "another"])
+@pytest.mark.parametrize("scene", SCENES)
+def test_wherever_a_run_is_stopped_it_is_told_once_and_can_be_gone_on_with(scene: type[Scene], by: str) -> None:
+    async def main() -> None:
+        made = scene()
+        rig, place = made.rig, made.place
+        launch = await rig.workflows.launch_async(META["name"], events=rig.events.append, notify=True)
+        await place.is_reached.wait()
+        stopper = rig if by == "itself" else Rig(Path(), files=made.files.another_process(), env=virtual_env())
+        stopping = asyncio.create_task(stopper.workflows.stop_async(launch.run_id))
+        if scene is RecordIsWritten:
+            await asyncio.sleep(1)
+            place.may_go.set()  # the disk is only slow
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        summary = await stopping
+        assert loop.time() - begun <= GRACE_SECONDS + 1
+        result = await rig.workflows.wait_async(launch.run_id)
+        assert (summary.status, result.status, result.reason) == ("stopped", "stopped", "requested")
+        assert not summary.is_alive
+        assert rig.notification()["status"] == "stopped"
+        (notice,) = await rig.notices.pending()
+        assert "<status>stopped</status>" in notice.text
+        found = records(made.files, launch.run_id)
+        assert [each.status for each in found if isinstance(each, AttemptEnd)] == ["stopped"]
+        done = [each for each in found if isinstance(each, Result) and each.status == "ok"]
+        assert (len(made.team.asked) - made.team.prompts.count("b") // 2, len(done)) == (result.counts.launched, result.counts.done)
+        again = Rig(Path(), files=made.files.another_process(), env=virtual_env())
+        again.register(Scene.script.__get__(made))
+        whole = await again.workflows.run_async(resume_from_run_id=launch.run_id, strict=True)
+        assert (whole.status, whole.value) == ("completed", [f"re: {each}" for each in PROMPTS])
+        assert len(again.team.asked) == 3 - len(done)
+
+    run_virtually(main())
+
+
+def test_a_stop_that_comes_behind_the_script_leaves_the_run_as_it_ended() -> None:
+    async def main() -> None:
+        made = Scene()
+        place = made.place
+
+        async def before(change: Change, run_id: str) -> None:
+            if change == "write_output":
+                await place.pass_by()
+
+        made.before = before  # type: ignore[method-assign]
+        made.files = MemoryRuns(before=before)
+        rig = Rig(Path(), made.team, files=made.files, env=virtual_env())
+        rig.register(made.script)
+        launch = await rig.workflows.launch_async(META["name"], events=rig.events.append)
+        await place.is_reached.wait()
+        stopping = asyncio.create_task(rig.workflows.stop_async(launch.run_id))
+        await asyncio.sleep(1)
+        place.may_go.set()
+        assert (await stopping).status == "completed"
+        assert rig.notification()["status"] == "completed"
+
+    run_virtually(main())
+
+
+# ---- agents that do not end -----------------------------------------------------------------------------------------
+
+
+async def ignores_everything(spec: AgentStepSpec) -> Any:
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+def test_an_agent_that_ignores_its_cancellation_is_left_behind_and_marked(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        files = MemoryRuns()
+        rig = Rig(Path(), Team(ignores_everything), files=files, env=virtual_env())
+        made = Scene()
+        rig.register(made.script)
+        launch = await rig.workflows.launch_async(META["name"], events=rig.events.append)
+        await asyncio.sleep(1)
+        assert rig.team.in_flight == 3
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        assert (await rig.workflows.stop_async(launch.run_id)).status == "stopped"
+        assert loop.time() - begun == pytest.approx(AGENT_GRACE_SECONDS, abs=0.1)
+        assert rig.team.in_flight == 3  # nobody can end them
+        ends = [each for each in records(files, launch.run_id) if isinstance(each, Result)]
+        assert [(each.status, each.error.message if each.error else "") for each in ends] == [
+            ("cancelled", LEFT_BEHIND)
+        ] * 3
+        assert rig.notification()["status"] == "stopped"
+        again = Rig(Path(), files=files, env=virtual_env())
+        again.register(made.script)
+        assert (await again.workflows.run_async(resume_from_run_id=launch.run_id)).status == "completed"
+
+    run_virtually(main())
+    assert caplog.text.count("is left behind") == 3
+
+
+def test_one_that_was_skipped_and_does_not_end_holds_nobody_up() -> None:
+    async def answer(spec: AgentStepSpec) -> Any:
+        return await ignores_everything(spec) if spec.prompt == "b" else f"re: {spec.prompt}"
+
+    async def main() -> None:
+        made = Scene()
+        rig = Rig(Path(), Team(answer), files=made.files, env=virtual_env(), limits=WorkflowLimits(concurrency=1))
+        rig.register(made.script)
+        launch = await rig.workflows.launch_async(META["name"])
+        await asyncio.sleep(1)
+        assert await rig.workflows.skip_async(launch.run_id, "/0.1#0")
+        result = await rig.workflows.wait_async(launch.run_id)
+        assert (result.status, result.value) == ("completed", ["re: a", None, "re: c"])
+
+    run_virtually(main())
