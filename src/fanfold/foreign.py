@@ -70,5 +70,8 @@ def copy_of(error: E) -> E:
 
 def described(error: BaseException) -> str:
     """`ValueError: what it says`"""
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  a class whose errors cannot even be told
+        text = "(it has no text)"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

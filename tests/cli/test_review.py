@@ -373,6 +373,19 @@ def test_allow_lets_reviewers_run_commands(fanfold: Fanfold, repo: Any) -> None:
     assert "seen" in model.results[0]
 
 
+def test_with_wait_a_reviewer_asks_another_terminal(fanfold: Fanfold, repo: Any, tmp_path: Path) -> None:
+    model = Tempted(Call("bash", json.dumps({"command": "echo seen"})))
+    repo(model)
+    process = start(*ONE, "--wait", cwd=tmp_path)
+    while not (waiting := json.loads(fanfold("inbox", "--json").out)["waiting"]):
+        pass
+    assert waiting[0]["id"].startswith("wf_review-changes_")
+    assert fanfold("approve", waiting[0]["id"]).code == 0
+    done = ended(process)
+    assert done.code == 0
+    assert "seen" in model.results[0]
+
+
 def test_a_reviewer_may_read_what_the_policy_lets_it(fanfold: Fanfold, repo: Any, tmp_path: Path) -> None:
     model = Tempted(Call("read", json.dumps({"file_path": "a.py"})))
     repo(model)

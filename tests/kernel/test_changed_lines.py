@@ -37,6 +37,7 @@ def test_a_change_in_a_long_text_is_found_and_a_long_change_is_counted() -> None
     assert changed_lines("\n".join(other), "\n".join(text)) == ["-new"]
     many = ["x"] * (MAX_LINES + 1)
     assert changed_lines("\n".join(many), "a\nb") == ["-(2,001 lines)", "+(2 lines)"]
+    assert len(changed_lines("\n".join(many[1:]), "a\nb")) == MAX_LINES + 2
 
 
 texts = st.lists(st.sampled_from("abc"), max_size=8)

@@ -116,6 +116,12 @@ def test_a_call_that_moved_is_the_same_call() -> None:
     assert compared(before, after) == [("#0", "added"), ("#1", "same"), ("#2", "result")]
 
 
+def test_equal_calls_that_moved_belong_together_in_their_order() -> None:
+    before = run_of(ONE, Call(path="#0", prompt="a", value=1), Call(path="#1", prompt="a", value=2))
+    after = run_of(TWO, Call(path="#8", prompt="a", value=1), Call(path="#9", prompt="a", value=2))
+    assert compared(before, after) == [("#8", "same"), ("#9", "same")]
+
+
 def test_calls_that_are_new_or_gone_are_told_the_gone_ones_last() -> None:
     before = run_of(
         ONE, Call(path="#0", prompt="a"), Call(path="#1", prompt="gone", label="g"), Call(path="#2", prompt="c")
@@ -156,11 +162,14 @@ def test_outputs_and_costs_are_compared() -> None:
 
 
 def test_a_long_change_is_cut_and_says_so() -> None:
-    lines = "\n".join(f"line {number}" for number in range(MAX_LINES + 50))
-    found = compare_runs(run_of(ONE), run_of(TWO), None, lines).output_changes
+    lines = [f"line {number}" for number in range(MAX_LINES + 50)]
+    found = compare_runs(run_of(ONE), run_of(TWO), None, "\n".join(lines)).output_changes
     assert found is not None
     assert len(found) == MAX_LINES + 1
     assert found[-1] == "(50 more lines)"
+    found = compare_runs(run_of(ONE), run_of(TWO), None, "\n".join(lines[:MAX_LINES])).output_changes
+    assert found is not None
+    assert found[-1] == f"+line {MAX_LINES - 1}"
 
 
 def test_a_comparison_goes_over_the_wire() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.contracts.run_journal import Header, Result, ResultStatus, RunRecord, Started
+from fanfold.contracts.run_journal import Header, Moved, Result, ResultStatus, RunRecord, Started
 from fanfold.contracts.workflow_runs import WorkflowMeta
 from fanfold.errors import InternalError
 from fanfold.kernel.call_identity import CallMeaning, call_identity
@@ -113,6 +113,23 @@ def test_of_several_at_one_place_the_last_one_stands_there() -> None:
     story.resume()
     assert story.call("#0", "vote").result.seq == 2
     assert story.call("#1", "vote").result.seq == 1
+
+
+def test_the_oldest_is_the_one_that_was_issued_first_wherever_it_stands_now() -> None:
+    story = Story()
+    story.attempt_with({"#0": "a", "#1": "a"})
+    story.write(Moved(seq=1, path="#9"))
+    story.resume()
+    assert story.call("#7", "a").result.seq == 1
+
+
+def test_what_was_moved_to_a_place_stands_there_from_then_on() -> None:
+    story = Story()
+    story.attempt_with({"#0": "a", "#1": "a"})
+    story.write(Moved(seq=1, path="#1"))
+    assert story.read().places()["#1"].seq == story.view.places()["#1"].seq == 1
+    story.resume()
+    assert [story.call("#1", "a").result.seq, story.call("#0", "a").result.seq] == [1, 2]
 
 
 @pytest.mark.parametrize("status", ["error", "cancelled", None])
@@ -222,6 +239,19 @@ def test_a_rejected_answer_runs_again_under_its_key() -> None:
     assert story.call("#1", "a").kind == "new"
     story.resume()
     assert story.call("#0", "a").result.seq == 2
+
+
+def test_a_call_whose_answer_was_rejected_goes_on_as_itself() -> None:
+    story = Story()
+    story.resume()
+    story.call("#0", "a", "error")
+    keys = {path: story.call(path, "a").key for path in ("#1", "#2")}
+    story.resume()
+    claims = [story.view.claim(identity("a"), path) for path in ("#1", "#8")]
+    for claim in claims:
+        story.view.reject(claim)
+    assert story.call("#1", "a").key == keys["#1"], "its place comes first"
+    assert story.call("#8", "a").key == keys["#2"], "then what was rejected last, before what failed elsewhere"
 
 
 def test_a_rejected_answer_is_replaced_by_that_of_an_equal_call_where_there_is_one() -> None:

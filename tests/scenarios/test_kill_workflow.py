@@ -17,16 +17,15 @@ from typing import Any
 import pytest
 
 from fanfold.contracts.codec import decode_fact
-from fanfold.contracts.facts import Fact, QuestionTurn, TextTurn, ToolTurn, UserMessaged
-from fanfold.contracts.run_journal import AttemptEnd, Header, Result
-from fanfold.contracts.workflow_runs import RunSummary
+from fanfold.contracts.facts import QuestionTurn, TextTurn, ToolTurn, UserMessaged
+from fanfold.contracts.run_journal import Header
 from fanfold.kernel.run_journal import decode_line
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.protocols import WorkflowFiles
 from fanfold.stores.run_files import open_run_files
 from fanfold.workflow.runs import output_of, read_view, run_summary
-from tests.support.chat_server import Call, ChatServer, Json, Say, by_rule
-from tests.support.killed_workflow import NAME, PLACES, SESSION, begun
+from tests.support.chat_server import Call, ChatServer, Json, Say, Script, by_rule
+from tests.support.killed_workflow import NAME, PLACES, SESSION, VOTERS, begun
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="kills its children with a signal"),
@@ -34,6 +33,7 @@ pytestmark = [
 ]
 ROOT = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("FANFOLD_KILL_SEEDS", "3"))
+CONTESTS = max(10, SEEDS)
 MOST_KILLS = 20
 AT_ONCE = 8
 
@@ -131,87 +131,97 @@ def recorded(view: RunJournalView) -> Counter[Asked]:
         if entry.is_superseded:
             continue
         prompt = json.loads(bytes(entry.call))["prompt"]
-        turns = sum(isinstance(decode_fact(bytes(fact)).payload, ToolTurn | TextTurn | QuestionTurn) for fact in entry.turns)
+        turns = sum(
+            isinstance(decode_fact(bytes(fact)).payload, ToolTurn | TextTurn | QuestionTurn) for fact in entry.turns
+        )
         if entry.is_answer:
             turns = 3 if "[[tool=" in prompt else 1
         calls.update((prompt, turn) for turn in range(turns))
     return calls
 
 
-class Standing:
-    """What the files of the workspace tell, all of which can be read at any time."""
-
-    def __init__(self) -> None:
-        self.recorded: Counter[Asked] = Counter()
-        self.summaries: list[RunSummary] = []
-
-    @classmethod
-    async def of(cls, files: WorkflowFiles) -> "Standing":
-        standing = cls()
-        for run_id in await files.run_ids():
-            summary = await run_summary(files, run_id)
-            assert not summary.is_alive
-            view = await read_view(files, run_id, strict=True)
-            standing.recorded += recorded(view)
-            if summary.snapshot is None:
-                assert summary.problem == "it has no snapshot: it never began"
-                assert view.entries == {}
-                continue
-            assert summary.status in ("interrupted", "completed"), summary
-            standing.summaries.append(summary)
-            output = await files.output(run_id)
-            assert output is None or json.loads(output)["result"] is not None
-        return standing
+async def standing(files: WorkflowFiles) -> Counter[Asked]:
+    """The model calls whose answers are recorded. What a killed process has left can be read, and nobody runs it."""
+    found: Counter[Asked] = Counter()
+    for run_id in await files.run_ids():
+        summary = await run_summary(files, run_id)
+        view = await read_view(files, run_id, strict=True)  # no kill leaves what looks like damage
+        assert not summary.is_alive
+        found += recorded(view)
+        if summary.snapshot is None:
+            assert summary.problem == "it has no snapshot: it never began"
+            assert view.entries == {}
+            continue
+        assert summary.status in ("interrupted", "completed"), summary
+        output = await files.output(run_id)
+        assert output is None or json.loads(output)["result"] is not None
+    return found
 
 
-async def whole_run(program: Program, workspace: Path) -> tuple[Counter[Asked], Any]:
-    """What a run asks that nobody cuts off, and what it gives."""
-    async with ChatServer() as server:
-        assert await program.live("run", workspace, server, never()) == "completed"
-        files = open_run_files(workspace)
-        (run_id,) = await begun(workspace)
-        return asked_of(server), await output_of(files, run_id)
+class Lives:
+    """Those of one workspace, up to one that is done."""
+
+    def __init__(self, program: Program, server: ChatServer, workspace: Path, wanted: Counter[Asked]) -> None:
+        self.kills = 0
+        self._program = program
+        self._server = server
+        self._workspace = workspace
+        self._wanted = wanted
+        self._files = open_run_files(workspace)
+
+    async def live(self, what: str, dice: random.Random) -> str:
+        """What the last one came to. Each asks for nothing that was recorded before it began."""
+        while True:
+            before, known = asked_of(self._server), await standing(self._files)
+            end = some_moment(dice, self._server) if self.kills < MOST_KILLS else never()
+            said = await self._program.live(what, self._workspace, self._server, end)
+            again, left = asked_of(self._server) - before, self._wanted - known
+            assert again <= left, again - left
+            if said is not None:
+                break
+            self.kills += 1
+        calls = asked_of(self._server)
+        assert set(calls) == set(self._wanted)
+        # Only what was under way, or on its way to the disk, may have been asked twice by each kill.
+        assert calls.total() - self._wanted.total() <= self.kills * 2 * AT_ONCE
+        print(f"{self.kills} kills, {calls.total()} of {self._wanted.total()} calls")
+        return said
 
 
-def without_chance(value: Any) -> Any:
-    return {**value, "drawn": None}
+@asynccontextmanager
+async def killed(place: Path, script: Script = ()) -> AsyncIterator[tuple[Lives, Path, Any]]:
+    """Lives that are going to be killed, their workspace, and what a run gives that nobody cuts off."""
+    workspace, other = place / "killed", place / "whole"
+    workspace.mkdir()
+    other.mkdir()
+    async with started() as program, ChatServer() as server:
+        assert await program.live("run", other, server, never()) == "completed"
+        wanted = asked_of(server)
+        assert wanted.total() == 2 * 2 * PLACES + 2 * 2 * ((PLACES + 2) // 3) + VOTERS + 1
+        value = await value_of(other)
+        async with ChatServer(script) as server:
+            yield Lives(program, server, workspace, wanted), workspace, value
+
+
+async def value_of(workspace: Path) -> Any:
+    """What its run has given, but for chance, which is another one in each run."""
+    (run_id,) = await begun(workspace)
+    value: Any = await output_of(open_run_files(workspace), run_id)
+    assert 0 <= value.pop("drawn") < 1
+    return value
 
 
 # ---- kill -9 --------------------------------------------------------------------------------------------------------
 
 
-async def until_done(place: Path, seed: int) -> None:
-    dice = random.Random(seed)
-    workspace, other = place / "killed", place / "whole"
-    workspace.mkdir()
-    other.mkdir()
-    files = open_run_files(workspace)
-    kills = 0
-    async with ChatServer() as server, started() as program:
-        wanted, value = await whole_run(program, other)
-        assert wanted.total() == 2 * 2 * PLACES + 2 * 2 * 6 + 4 + 1
-        status = None
-        while status is None:
-            before, known = asked_of(server), (await Standing.of(files)).recorded
-            end = some_moment(dice, server) if kills < MOST_KILLS else never()
-            status = await program.live("run", workspace, server, end)
-            again = asked_of(server) - before
-            assert again <= wanted - known, again - (wanted - known)
-            kills += status is None
-        assert status == "completed"
-        calls = asked_of(server)
-        assert set(calls) == set(wanted)
-        # Only what was under way, or on its way to the disk, may have been asked twice by each kill.
-        assert calls.total() - wanted.total() <= kills * 2 * AT_ONCE
-        (run_id,) = await begun(workspace)
-        found: Any = await output_of(files, run_id)
-        assert without_chance(found) == without_chance(value)
-        print(f"seed {seed}: {kills} kills, {calls.total()} of {wanted.total()} calls")
-
-
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_recorded_answer_is_never_asked_for_again(tmp_path: Path, seed: int) -> None:
-    asyncio.run(until_done(tmp_path, seed))
+    async def main() -> None:
+        async with killed(tmp_path) as (lives, workspace, value):
+            assert await lives.live("run", random.Random(seed)) == "completed"
+            assert await value_of(workspace) == value
+
+    asyncio.run(main())
 
 
 # ---- a session that launched it ---------------------------------------------------------------------------------
@@ -235,15 +245,20 @@ def direct(asked: Json) -> Say:
     return Say(calls=(Call("Workflow", json.dumps(args), f"call_{len(asked['messages'])}"),))
 
 
-def facts_of(workspace: Path) -> list[Fact]:
-    log = workspace / ".a3s/effect-log" / f"{SESSION}.jsonl"
-    data = log.read_bytes() if log.exists() else b""
-    return [decode_fact(line) for line in data.split(b"\n")[:-1]]
+def notices_of(workspace: Path) -> list[tuple[str, str]]:
+    """(Key, text) of what the log has told the model."""
+    lines = (workspace / ".a3s/effect-log" / f"{SESSION}.jsonl").read_bytes().split(b"\n")[:-1]
+    facts = [decode_fact(line) for line in lines]
+    return [
+        (fact.key, fact.payload.text)
+        for fact in facts
+        if fact.key.startswith("notice-") and isinstance(fact.payload, UserMessaged)
+    ]
 
 
-async def begun_attempts(files: WorkflowFiles) -> Counter[str]:
-    """`<run>-<attempt>` of those whose script ran, as the journals tell."""
-    found: Counter[str] = Counter()
+async def begun_attempts(files: WorkflowFiles) -> set[str]:
+    """The keys of notices of those whose script ran, as the journals tell."""
+    found: set[str] = set()
     for run_id in await files.run_ids():
         read = await files.journal(run_id)
         assert read is not None
@@ -255,34 +270,52 @@ async def begun_attempts(files: WorkflowFiles) -> Counter[str]:
                 attempt, has_begun = record.attempt, False
             elif not has_begun:
                 has_begun = True
-                found[f"{run_id}-{attempt}"] += 1
+                found.add(f"notice-{run_id}-{attempt}")
     return found
-
-
-async def until_told(workspace: Path, seed: int) -> None:
-    dice = random.Random(seed)
-    files = open_run_files(workspace)
-    kills = 0
-    async with ChatServer(direct) as server, started() as program:
-        said = None
-        while said is None:
-            before, known = asked_of(server), (await Standing.of(files)).recorded
-            end = some_moment(dice, server) if kills < MOST_KILLS else never()
-            said = await program.live("talk", workspace, server, end)
-            again = asked_of(server) - before
-            assert not (again & known) or all(prompt == "is it good?" for prompt, _ in again & known)
-            kills += said is None
-        assert "it is completed" in said
-        facts = facts_of(workspace)
-        told = Counter(fact.key.removeprefix("notice-") for fact in facts if fact.key.startswith("notice-"))
-        assert max(told.values()) == 1
-        assert set(await begun_attempts(files)) <= set(told)
-        assert await files.notices(SESSION) == []
-        ends = [fact.payload.text for fact in facts if isinstance(fact.payload, UserMessaged) and "<status>" in fact.payload.text]
-        assert [("<status>completed" in text) for text in ends] == [False] * (len(ends) - 1) + [True]
-        print(f"seed {seed}: {kills} kills, {len(told)} notices")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_session_that_is_killed_tells_its_model_once_of_each_attempt(tmp_path: Path, seed: int) -> None:
-    asyncio.run(until_told(tmp_path, seed))
+    async def main() -> None:
+        async with killed(tmp_path, direct) as (lives, workspace, value):
+            assert "it is completed" in await lives.live("talk", random.Random(seed))
+            assert await value_of(workspace) == value
+            files, notices = open_run_files(workspace), notices_of(workspace)
+            keys = [key for key, _ in notices]
+            assert len(set(keys)) == len(keys)
+            assert set(keys) >= await begun_attempts(files)
+            assert not await files.notices(SESSION)
+            statuses = [re.findall(r"<status>(\w+)</status>", text) for _, text in notices]
+            assert statuses == [["interrupted"]] * (len(keys) - 1) + [["completed"]]
+
+    asyncio.run(main())
+
+
+# ---- two processes --------------------------------------------------------------------------------------------------
+
+
+def test_of_two_processes_that_go_on_with_one_run_one_has_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started() as one, started() as other, ChatServer() as server:
+            assert await one.live("run", tmp_path, server, never()) == "completed"
+            value, asked = await value_of(tmp_path), asked_of(server)
+            (run_id,) = await begun(tmp_path)
+            files = open_run_files(tmp_path)
+            for number in range(2, CONTESTS + 2):
+                await asyncio.gather(*(each.begin("rival", tmp_path, server) for each in (one, other)))
+                said = await asyncio.gather(one.heard(), other.heard())
+                assert sorted(said) == ["already_active", "holds"]
+                assert (await run_summary(files, run_id)).is_alive
+                holder, loser = (one, other) if said[0] == "holds" else (other, one)
+                await loser.ended()
+                holder.go_on()
+                assert await holder.heard() == "completed"
+                await holder.ended()
+                summary = await run_summary(files, run_id)
+                assert summary.snapshot is not None
+                assert (summary.is_alive, summary.status, summary.snapshot.attempt) == (False, "completed", number)
+                assert (await read_view(files, run_id, strict=True)).attempts == number
+                assert await value_of(tmp_path) == value
+            assert asked_of(server) == asked
+
+    asyncio.run(main())

@@ -251,9 +251,9 @@ class Folders:
         return StepFolderEnd(worktree=Worktree(base="0"), fault="the disk is full")
 
 
-def executor(folders: Folders | None, script: Callable[[ModelRequest], Any] = doing()) -> TaskExecutor:
+def executor(folders: Folders | None, script: Callable[[ModelRequest], Any] | None = None) -> TaskExecutor:
     setup = AgentSetup(
-        model=ScriptedModel(script),
+        model=ScriptedModel(script or doing()),
         model_id="m",
         system="",
         tools={},

@@ -334,6 +334,7 @@ _OPTIONS: dict[str, Any] = {
     "instructions": "be kind",
     "temperature": 0.3,
     "max_output_tokens": 99,
+    "wake_on_notice": False,
     "worker_agents": (WorkerAgentSpec(name="w", kind="reviewer"),),
     "manual_delegation_enabled": False,
     "auto_delegation": AutoDelegation(max_tasks=2),

@@ -60,9 +60,11 @@ async def sides(ctx: Any, args: Any) -> Any:
     return await ctx.parallel([look(side) for side in SIDES])
 
 
-def register(session: Session) -> None:
-    session.workflows.register({"name": NAME, "description": "looks everywhere"}, survey)
-    session.workflows.register({"name": "sides", "description": "looks to one side and the other"}, sides)
+async def held(ctx: Any, args: Any) -> Any:
+    """The same, once it is let go."""
+    say("holds")
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    return await survey(ctx, args)
 
 
 async def run(session: Session, workspace: Path) -> str:
@@ -88,18 +90,11 @@ async def begun(workspace: Path) -> list[str]:
 async def talk(session: Session, workspace: Path) -> str:
     await session.send_async("go on")
     await session.settled_async()
-    return session.history()[-1]["content"]
+    return str(session.history()[-1]["content"])
 
 
 async def rival(session: Session, workspace: Path) -> str:
     (run_id,) = await begun(workspace)
-    loop = asyncio.get_running_loop()
-
-    async def held(ctx: Any, args: Any) -> Any:
-        say("holds")
-        return [await loop.run_in_executor(None, sys.stdin.readline), await survey(ctx, args)][1]
-
-    session.workflows.register({"name": NAME, "description": "is held up"}, held)
     try:
         return (await session.workflows.run_async(resume_from_run_id=run_id)).status
     except WorkflowInputError as error:
@@ -109,7 +104,9 @@ async def rival(session: Session, workspace: Path) -> str:
 async def live(what: str, workspace: Path, server: str) -> None:
     async with await Agent.create_async(ACL % server) as agent:
         session = await agent.session_async(workspace, session_id=SESSION if what == "talk" else None)
-        register(session)
+        script = held if what == "rival" else survey
+        session.workflows.register({"name": NAME, "description": "looks everywhere"}, script)
+        session.workflows.register({"name": "sides", "description": "looks to one side and the other"}, sides)
         do = {"run": run, "talk": talk, "rival": rival}[what]
         say(await do(session, workspace))
 

@@ -30,12 +30,13 @@ def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
 
 
 def test_the_tests_of_the_testing_page_pass(pytester: pytest.Pytester) -> None:
-    weather, goals, conftest, capital, crashes = programs()
-    pytester.makepyfile(test_weather=weather, test_goals=goals, test_capital=capital, test_crashes=crashes)
+    weather, goals, conftest, capital, crashes, replays = programs()
+    pytester.makepyfile(test_weather=weather, test_goals=goals, test_capital=capital)
+    pytester.makepyfile(test_crashes=crashes, test_replays=replays)
     pytester.makeconftest(RECORDED)
     run(pytester, "--fanfold-record", "test_capital.py").assert_outcomes(passed=1)
     pytester.makeconftest(conftest)
-    run(pytester).assert_outcomes(passed=5)
+    run(pytester).assert_outcomes(passed=6)
 
 
 def test_the_page_names_every_fixture_and_option(pytester: pytest.Pytester) -> None:

@@ -291,3 +291,23 @@ def test_the_plan_of_a_resume_says_what_would_run_and_why_and_changes_nothing(tm
         assert (plan.count("cached"), len(plan.calls), plan.is_complete) == (4, 4, True)
 
     asyncio.run(main())
+
+
+def test_a_call_has_the_same_task_id_in_each_attempt_and_no_other_call_has_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async def failing(spec: AgentStepSpec) -> Any:
+            return failure(spec)
+
+        async def script(ctx: Any, args: Any) -> Any:
+            return await ctx.parallel([lambda each=each: ctx.agent(each) for each in ("a", "a", "b")])
+
+        first = Rig(tmp_path, Team(failing))
+        result = await first.run(script)
+        again = Rig(tmp_path)
+        again.register(script)
+        await again.workflows.run_async(resume_from_run_id=result.run_id)
+        ids = [spec.task_id for spec in first.team.asked]
+        assert len(set(ids)) == 3
+        assert [spec.task_id for spec in again.team.asked] == ids
+
+    asyncio.run(main())

@@ -7,6 +7,7 @@ import pytest
 
 from fanfold.errors import (
     BudgetExhaustedError,
+    ExecutorError,
     ScriptError,
     StorageError,
     WorkflowAgentError,
@@ -208,6 +209,20 @@ def test_no_more_branches_run_at_once_than_there_are_places(width: int) -> None:
     asyncio.run(main())
 
 
+def test_a_stage_is_called_once_whatever_its_body_gets_wrong() -> None:
+    host = NotingHost()
+    body = """
+def two(a, b):
+    return a
+def stage(value, item=None, index=None):
+    ctx.log(value)
+    return two(value, item, index)
+return await ctx.pipeline([1, 2], stage)
+"""
+    assert ran(body, host) == [None, None]
+    assert host.logged == ["1", "2"]
+
+
 def test_calls_reach_the_host_in_the_order_in_which_they_were_made() -> None:
     host = NotingHost()
     ran('ctx.phase("A")\nawait ctx.agent("1")\nctx.phase("B")\nawait ctx.agent("2")', host)
@@ -245,6 +260,36 @@ return await ctx.parallel([lambda n=n: lane(n) for n in range(6)])
         assert sorted(host.agents) == sorted(
             (f"/0.{n}#{call}", None, f"{n}{'ab'[call]}") for n in range(6) for call in range(2)
         )
+
+    asyncio.run(main())
+
+
+def test_lanes_stay_apart_when_all_their_answers_come_at_once() -> None:
+    async def main() -> None:
+        everybody = asyncio.Event()
+
+        async def answer(prompt: str) -> str:
+            if len(host.agents) == 60:
+                everybody.set()
+            await everybody.wait()
+            return prompt
+
+        host = NotingHost(answer)
+        body = """
+import asyncio
+async def lane(n):
+    ctx.phase(f"L{n}")
+    await asyncio.gather(*[ctx.agent(f"{n}") for _ in range(3)])
+    first = ctx.uuid()
+    await ctx.parallel([lambda: ctx.agent("in")])
+    return [first, ctx.uuid()]
+return await ctx.parallel([lambda n=n: lane(n) for n in range(20)])
+"""
+        drawn = await in_sandbox(module(body), host, width=20)
+        assert drawn == [[f"uuid of /0.{n}?0", f"uuid of /0.{n}?1"] for n in range(20)]
+        assert {each for each in host.agents if each[2] == "in"} == {
+            (f"/0.{n}/0.0#0", f"L{n}", "in") for n in range(20)
+        }
 
     asyncio.run(main())
 
@@ -572,6 +617,17 @@ def test_a_call_that_somebody_else_cancelled_is_a_failure_like_any_other() -> No
     host = NotingHost(answer)
     assert ran('return await ctx.parallel([lambda: ctx.agent("x"), lambda: 1])', host) == [None, 1]
     assert "was cancelled" in host.failures[0].message
+
+
+def test_a_call_that_cancels_its_own_task_ends_the_run() -> None:
+    async def cancel(prompt: str) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    with pytest.raises(ExecutorError):
+        ran('return await ctx.agent("x")', NotingHost(cancel))
 
 
 def test_a_host_that_fails_to_note_a_failure_ends_the_run() -> None:

@@ -144,6 +144,12 @@ def test_nothing_of_it_is_run(top: str) -> None:
     assert time.monotonic() - begun < 5
 
 
+def test_types_that_grow_for_ever_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    grown = "\n".join(f"t{n + 1} = (t{n}, t{n})" for n in range(60))
+    assert "its types cannot be checked" in fault_of(module(f"t0 = (1, 2)\n{grown}\nx: int = t60"))
+    capfd.readouterr()  # the sandbox itself says why it died
+
+
 def test_two_faults_of_two_kinds_are_both_told() -> None:
     text = fault_of(module("return missing", "def f():\n    yield 1\n"))
     assert "line 5: " in text

@@ -159,7 +159,7 @@ def test_a_process_that_dies_is_an_error_of_the_sandbox(body: str) -> None:
             await host.begun.wait()
         os.kill(pid, signal.SIGKILL)
         if body == LOOP:
-            with pytest.raises(SandboxError, match="process died"):
+            with pytest.raises(SandboxError, match="SIGKILL"):
                 await task
         else:  # it may be found out only when there is an answer to bring
             await until(lambda: not is_there(pid))
@@ -183,6 +183,23 @@ def test_a_process_that_died_meanwhile_is_found_dead_when_an_agent_has_answered(
 
         with pytest.raises(SandboxError, match="process died"):
             await in_sandbox(module('return await ctx.agent("x")'), NotingHost(kill))
+
+    asyncio.run(main())
+
+
+@on_linux
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_whole_group_does_not_end_the_script_behind_our_back(number: signal.Signals) -> None:
+    async def main() -> None:
+        before = children()
+
+        async def interrupt(prompt: str) -> str:
+            (pid,) = children() - before
+            os.kill(pid, number)
+            return "done"
+
+        script = module('await ctx.agent("x")\nreturn await ctx.agent("y")')
+        assert await in_sandbox(script, NotingHost(interrupt)) == "done"
 
     asyncio.run(main())
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fanfold import ToolOutput, ToolSpec
+from fanfold import AgentDefinition, PermissionPolicy, Session, ToolOutput, ToolSpec
 from fanfold.contracts.messages import ModelRequest, UserMessage
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.run_journal import AttemptEnd, Result
@@ -145,7 +145,10 @@ def test_wherever_a_run_is_stopped_it_is_told_once_and_can_be_gone_on_with(scene
         found = records(made.files, launch.run_id)
         assert [each.status for each in found if isinstance(each, AttemptEnd)] == ["stopped"]
         done = [each for each in found if isinstance(each, Result) and each.status == "ok"]
-        assert (len(made.team.asked) - made.team.prompts.count("b") // 2, len(done)) == (result.counts.launched, result.counts.done)
+        assert (len(made.team.asked) - made.team.prompts.count("b") // 2, len(done)) == (
+            result.counts.launched,
+            result.counts.done,
+        )
         again = Rig(Path(), files=made.files.another_process(), env=virtual_env())
         again.register(Scene.script.__get__(made))
         whole = await again.workflows.run_async(resume_from_run_id=launch.run_id, strict=True)
@@ -232,3 +235,144 @@ def test_one_that_was_skipped_and_does_not_end_holds_nobody_up() -> None:
         assert (result.status, result.value) == ("completed", ["re: a", None, "re: c"])
 
     run_virtually(main())
+
+
+# ---- in a session ---------------------------------------------------------------------------------------------------
+
+WORKER = AgentDefinition(name="worker", description="works with a tool", tools=("hold", "bash"))
+
+
+class Hold:
+    """A tool that goes on in its own way."""
+
+    spec = ToolSpec(name="hold", description="", parameters={"type": "object"}, is_read_only=True)
+
+    def __init__(self, work: Callable[[], Awaitable[Any]]) -> None:
+        self._work = work
+        self.runs = 0
+
+    async def run(self, args: JsonObject, scope: ToolScope) -> ToolOutput:
+        self.runs += 1
+        await self._work()
+        return ToolOutput(output="held")
+
+
+def model_of(*wanted: tuple[str, JsonObject]) -> ScriptedModel:
+    """Its agents call each tool that is `wanted`, if their prompt is `hold on`."""
+
+    def answer(request: ModelRequest) -> Reply:
+        assert request.transcript is not None
+        message = request.transcript.message
+        is_held = isinstance(message, UserMessage) and message.text == "hold on"
+        return calls(*wanted) if is_held else Reply(text="done")
+
+    return ScriptedModel(answer)
+
+
+async def holding(ctx: Any, args: Any) -> Any:
+    return await ctx.agent(args["prompt"], agent_type="worker")
+
+
+async def stopped_while_held(session: Session, is_held: Callable[[], Any]) -> float:
+    """The seconds that it took to stop a run whose agent is held up by its tool; another run has its place then."""
+    session.workflows.register({"name": "holding", "description": "holds"}, holding)
+    launch = await session.workflows.launch_async("holding", {"prompt": "hold on"})
+    await until(is_held)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    assert (await session.workflows.stop_async(launch.run_id)).status == "stopped"
+    took = loop.time() - begun
+    assert took < GRACE_SECONDS
+    other = await session.workflows.run_async("holding", {"prompt": "be quick"})
+    assert (other.status, other.value) == ("completed", "done")
+    return took
+
+
+def test_a_tool_that_ignores_its_cancellation_keeps_no_place_of_the_session(tmp_path: Path) -> None:
+    async def main() -> None:
+        let_go = asyncio.Event()
+
+        async def ignores() -> None:
+            while not let_go.is_set():
+                try:
+                    await let_go.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        tool = Hold(ignores)
+        model = model_of(("hold", {}))
+        async with opened(tmp_path, model, tool, agents={"worker": WORKER}, max_parallel_tasks=1) as session:
+            await stopped_while_held(session, lambda: tool.runs)
+            let_go.set()
+            await session.settled_async()
+            assert await session.parallel_async(
+                [{"task_id": "t", "agent": "worker", "description": "d", "prompt": "p"}]
+            )
+
+    asyncio.run(main())
+
+
+def test_a_tool_that_waits_for_a_thread_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    async def main() -> None:
+        let_go = threading.Event()
+        tool = Hold(lambda: asyncio.to_thread(let_go.wait))
+        model = model_of(("hold", {}))
+        try:
+            async with opened(tmp_path, model, tool, agents={"worker": WORKER}, max_parallel_tasks=1) as session:
+                assert await stopped_while_held(session, lambda: tool.runs) < AGENT_GRACE_SECONDS
+        finally:
+            let_go.set()
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="bash needs a POSIX system")
+def test_nothing_that_a_command_has_started_outlives_the_stop(tmp_path: Path) -> None:
+    mark = f"9{os.getpid()}{id(tmp_path)}"
+    command = f"trap '' TERM; sleep {mark} & (trap '' TERM; sleep {mark}) & echo up > up; sleep {mark}"
+
+    def running() -> list[str]:
+        found: list[str] = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                line = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue  # it ended while we looked
+            found += [entry.name] * (f"sleep\0{mark}".encode() in line)
+        return found
+
+    async def main() -> None:
+        model = model_of(("bash", {"command": command}))
+        options: dict[str, Any] = {"allow_unsandboxed_bash": True, "permission_policy": PermissionPolicy(allow=("*",))}
+        async with opened(tmp_path, model, agents={"worker": WORKER}, **options) as session:
+            took = await stopped_while_held(session, lambda: (tmp_path / "up").exists() and len(running()) >= 2)
+            assert took < AGENT_GRACE_SECONDS
+            assert running() == []
+
+    asyncio.run(main())
+
+
+def test_a_run_is_stopped_while_an_answer_is_repaired(tmp_path: Path) -> None:
+    async def script(ctx: Any, args: Any) -> Any:
+        return await ctx.agent("count", schema={"type": "object", "required": ["n"]})
+
+    async def main() -> None:
+        asked = itertools.count()
+        is_repairing = asyncio.Event()
+
+        async def answer(request: ModelRequest) -> Reply:
+            if next(asked) == 1:
+                is_repairing.set()
+                await asyncio.Event().wait()
+            return Reply(text="many" if not is_repairing.is_set() else '{"n": 3}')
+
+        async with opened(tmp_path, ScriptedModel(answer)) as session:
+            session.workflows.register({"name": "count", "description": "counts"}, script)
+            launch = await session.workflows.launch_async("count", notify=True)
+            await is_repairing.wait()
+            assert (await session.workflows.stop_async(launch.run_id)).status == "stopped"
+            assert (await session.workflows.wait_async(launch.run_id)).total_usage.total_tokens >= 15
+            again = await session.workflows.run_async(resume_from_run_id=launch.run_id)
+            assert (again.status, again.value) == ("completed", {"n": 3})
+
+    asyncio.run(main())

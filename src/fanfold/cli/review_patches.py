@@ -69,14 +69,12 @@ def parted(output: bytes) -> tuple[list[Entry], bytes]:
 
 def sections_of(entries: list[Entry], patch: bytes) -> dict[int, bytes]:
     """By the number of its entry. A file that became a link has two; one that differs in what git overlooks, none."""
+    numbers = {entry.header(): number for number, entry in enumerate(entries)}
     found: dict[int, bytes] = {}
-    first = 0
     for section in _split(patch):
-        ahead = range(first, len(entries))
-        number = next((each for each in ahead if section.startswith(entries[each].header())), None)
+        number = numbers.get(section[: section.find(b"\n") + 1])
         if number is not None:
             found[number] = found.get(number, b"") + section
-            first = number
     return found
 
 

@@ -47,8 +47,8 @@ def _standing(view: RunJournalView) -> list[RunEntry]:
 
 def _order(pair: _Pair) -> tuple[bool, int]:
     """As the later run has them; what it has no more comes last."""
-    old, new = pair
-    return (new is None, new.seq if new is not None else old.seq if old is not None else 0)
+    _, new = pair
+    return (new is None, 0 if new is None else new.seq)
 
 
 def _paired(before: list[RunEntry], after: list[RunEntry]) -> Iterator[_Pair]:

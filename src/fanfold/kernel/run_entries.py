@@ -137,7 +137,7 @@ class _Waiting:
 
     def __init__(self, entries: Iterable[RunEntry], *, answers: bool) -> None:
         self._answers = answers
-        wanted = [entry for entry in entries if entry.is_open and entry.is_answer is answers]
+        wanted = [entry for entry in entries if entry.is_answer is answers]
         self._oldest = deque(sorted(wanted, key=attrgetter("seq")))
         self._at: dict[str, list[RunEntry]] = {}
         for entry in sorted(wanted, key=attrgetter("placed")):
@@ -160,7 +160,7 @@ class _Waiting:
 
 
 def _is_claimed_now(entry: RunEntry, answers: bool) -> bool:
-    # What was claimed by its place still lies among the oldest, and may have been rejected meanwhile.
+    # Also what was claimed by its place lies among the oldest still, and may have been rejected meanwhile.
     if not entry.is_open or entry.is_answer is not answers:
         return False
     entry.is_claimed = True

@@ -121,7 +121,7 @@ def assemble(parts: Parts) -> Session:
                 env=env,
                 agents=parts.agents,
                 tracker=tracker,
-                launch=lambda _, work: notices.launch(work),
+                launch=notices.launch_task,
                 notify=notices.post,
                 new_control=lambda: _known(FanOutControl(), fan_outs),
                 keep=parts.keep_text,

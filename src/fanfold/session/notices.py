@@ -148,6 +148,10 @@ class Notices:
             sleeper.keep_for(task)
         return task
 
+    def launch_task(self, _name: str, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """`launch`, for the `task` tool."""
+        return self.launch(work)
+
     def _worked(self, task: "asyncio.Task[Any]") -> None:
         if self._working is not None:
             self._working.discard(task)

@@ -49,6 +49,7 @@ from fanfold.workflow.script_host import RunHaltedError
 
 BLOB_BYTES = 262_144
 """A longer value lies in a file of its own, and its name in the journal (spec-workflow 5.4)."""
+_TASK_ID_DIGITS = 12
 MAX_REFUSALS = 1_000
 """Of launches: a script that goes on asking behind so many is not going to stop by itself."""
 LEFT_BEHIND = f"{CANCELLED}; it has not ended since, and was left behind"
@@ -228,7 +229,7 @@ class LiveAgents:
                 call=msgspec.Raw(placed.written),
             )
         )
-        spec = self._spec(placed, seq)
+        spec = _spec(placed, claim)
         turns = _KeptTurns(self._journal, seq, claim)
         self._running[spec.task_id] = placed
         self._tell(placed, "started")
@@ -249,21 +250,6 @@ class LiveAgents:
         if outcome.error_code == RunCancelledError.code:
             status = "cancelled"
         return self._result(placed, seq, outcome, status, turns.tools), outcome
-
-    def _spec(self, placed: PlacedCall, seq: int) -> AgentStepSpec:
-        call = placed.call
-        return AgentStepSpec(
-            task_id=f"{self._run_id}-{seq}",
-            agent=call.agent_type,
-            description=placed.title,
-            prompt=call.prompt,
-            max_steps=call.max_steps,
-            output_schema=call.schema,
-            model=call.model,
-            timeout_ms=call.timeout_ms,
-            retries=call.retries,
-            isolation=call.isolation,
-        )
 
     def _result(self, placed: PlacedCall, seq: int, outcome: StepOutcome, status: Any, tools: int) -> Result:
         fault: CallFault | None = None
@@ -362,6 +348,24 @@ class LiveAgents:
             self._progress.activity(placed.where, item.payload["metadata"]["tool"])
         elif item.type in _PASSED_ON:
             self._progress.pass_on(item)
+
+
+def _spec(placed: PlacedCall, claim: Claim) -> AgentStepSpec:
+    call = placed.call
+    run_id, identity, occurrence = claim.key.rsplit(":", 2)
+    return AgentStepSpec(
+        # The same in each attempt at this call, for what it has begun is found under this name: its worktree, say.
+        task_id=f"{run_id}-{identity[:_TASK_ID_DIGITS]}-{occurrence}",
+        agent=call.agent_type,
+        description=placed.title,
+        prompt=call.prompt,
+        max_steps=call.max_steps,
+        output_schema=call.schema,
+        model=call.model,
+        timeout_ms=call.timeout_ms,
+        retries=call.retries,
+        isolation=call.isolation,
+    )
 
 
 def _value(placed: PlacedCall, outcome: StepOutcome) -> JsonValue:

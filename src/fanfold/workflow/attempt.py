@@ -20,7 +20,8 @@ from fanfold.contracts.run_journal import AttemptEnd
 from fanfold.contracts.workflow_runs import RunBudget, RunFault, RunStatus, WorkflowResult, WorkflowSnapshot
 from fanfold.env import HostEnv
 from fanfold.errors import BudgetExhaustedError, FanfoldError, StorageError
-from fanfold.foreign import described, logger, tolerant
+from fanfold.foreign import logger, tolerant
+from fanfold.kernel.plain_text import plain
 from fanfold.kernel.workflow_meta import json_fault
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.portal import complete
@@ -30,7 +31,7 @@ from fanfold.workflow.event_file import EventFile
 from fanfold.workflow.journal import RunJournal
 from fanfold.workflow.progress import Progress
 from fanfold.workflow.script_host import RunHaltedError
-from fanfold.workflow.scripts import Script, script_line
+from fanfold.workflow.scripts import Script, fault_text, script_line
 
 GRACE_SECONDS = 5.0
 """How long a script may take to end after its run was stopped; then its task is cancelled."""
@@ -125,7 +126,11 @@ class Attempt:
             end = await self._played()
         finally:
             watch.cancel()
-        return await complete(self._finish(end))
+        try:
+            return await complete(self._finish(end))
+        except BaseException:
+            await self._held.release()  # whatever this is, the next attempt is not to wait for it
+            raise
 
     async def _played(self) -> _End:
         script = asyncio.ensure_future(self._play())
@@ -192,9 +197,9 @@ class Attempt:
             return RunFault(code="cancelled", message="the script was cancelled")
         return RunFault(
             code=error.code if isinstance(error, FanfoldError) else type(error).__name__,
-            message=str(error) if isinstance(error, FanfoldError) else described(error),
+            message=fault_text(error),
             line=getattr(error, "line", None) or script_line(error, self._script.file_name),
-            trace="".join(traceback.format_exception(error))[-8_000:],
+            trace=plain("".join(traceback.format_exception(error))[-8_000:]),
         )
 
     # ---- its end ----

@@ -11,11 +11,11 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from fanfold.contracts.record import JsonObject, JsonValue
 from fanfold.errors import FanfoldError, WorkflowAgentError, WorkflowInputError
-from fanfold.foreign import described, is_being_cancelled
+from fanfold.foreign import is_being_cancelled
 from fanfold.orchestration.fanout import fan_out
 from fanfold.workflow.lanes import Lane
 from fanfold.workflow.script_host import RunHaltedError, ScriptHost, SlotFailure, is_ending
-from fanfold.workflow.scripts import script_line
+from fanfold.workflow.scripts import ended_process, fault_text, script_line
 
 OnError = Literal["none", "raise"]
 _lane: ContextVar[Lane] = ContextVar("fanfold_lane")
@@ -121,6 +121,8 @@ class WorkflowContext:
                 with _within(inner):
                     try:
                         value = await _awaited(stage(*(value, item, index)[: takes[number]]))
+                    except SystemExit as stop:
+                        raise _AtStage(number, ended_process(stop)) from stop
                     except Exception as error:
                         raise _AtStage(number, error) from error
                 phase = inner.phase
@@ -179,6 +181,8 @@ class WorkflowContext:
                 return
             except _AtStage as failed:
                 stage, error = failed.stage, failed.error
+            except SystemExit as stop:
+                error = ended_process(stop)
             except Exception as raised:  # noqa: BLE001  a slot's own, whatever it is
                 error = raised
             if is_ending(error):
@@ -204,7 +208,7 @@ class WorkflowContext:
             index=index,
             stage=stage,
             code=str(code),
-            message=str(error) if isinstance(error, FanfoldError) else described(error),
+            message=fault_text(error),
             label=label,
             line=script_line(error, self._file_name),
         )
@@ -233,7 +237,10 @@ class _within:
 async def play(script: Callable[[Any, Any], Awaitable[Any]], ctx: WorkflowContext, root: Lane) -> JsonValue:
     """What the script returns for this context."""
     with _within(root):
-        value: JsonValue = await _awaited(script(ctx, ctx.args))
+        try:
+            value: JsonValue = await _awaited(script(ctx, ctx.args))
+        except SystemExit as stop:
+            raise ended_process(stop) from stop
         return value
 
 

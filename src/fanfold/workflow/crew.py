@@ -1,4 +1,4 @@
-"""Crew: the agents under way, each a task of its own, so that one that does not end when it is cancelled is left behind.
+"""Crew: the agents under way, each a task of its own: one that does not end when it is cancelled is left behind.
 
 Code that ignores its cancellation, or waits for a thread that is stuck, cannot be ended by anybody. What can be done is
 not to wait for it: its run goes on to its end, and its place is free for others.

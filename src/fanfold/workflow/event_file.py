@@ -47,10 +47,17 @@ class EventFile:
         if not told or self._is_broken:
             return
         try:
-            await self._held.append_events([encode_json(item) for item in told])
+            await self._held.append_events(list(filter(None, map(self._line, told))))
         except StorageError as error:
             self._is_broken = True
             logger.warning("the events of run %s are not written any more: %s", self._held.run_id, error)
+
+    def _line(self, item: AgentEvent) -> bytes:
+        try:
+            return encode_json(item)
+        except (TypeError, ValueError, RecursionError):  # of somebody else's event, which this run only passes on
+            self.left_out += 1
+            return b""
 
     async def close(self) -> None:
         """Return when all that was told is written."""

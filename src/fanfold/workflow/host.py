@@ -16,7 +16,7 @@ from fanfold.contracts.run_journal import Moved
 from fanfold.contracts.workflow_runs import WorkflowLimits
 from fanfold.errors import WorkflowInputError
 from fanfold.kernel.call_identity import CallMeaning, call_identity, drawn_float, drawn_uuid
-from fanfold.kernel.plain_text import is_plain
+from fanfold.kernel.plain_text import is_plain, plain
 from fanfold.kernel.run_entries import Claim
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.kernel.schema import OutputSchema
@@ -211,7 +211,7 @@ class RunHost:
 
     def log(self, message: object) -> None:
         self._require_script("log")
-        text = message if isinstance(message, str) else repr(message)
+        text = plain(message if isinstance(message, str) else repr(message))
         if len(text) > MAX_LOG_CHARACTERS:
             text = f"{text[:MAX_LOG_CHARACTERS]}… ({len(text)} characters)"
         self._progress.log(text)

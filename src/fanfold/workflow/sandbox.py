@@ -25,15 +25,13 @@ from fanfold.workflow.script_host import ScriptHost
 _PRELUDE_FILE, _SCRIPT_FILE = "<python-input-0>", "<python-input-1>"
 """What the sandbox calls what it was fed first and second."""
 _LIMITS_TOLD = (
-    "turn time limit exceeded",
-    "feed time limit exceeded",
-    "memory limit exceeded",
-    "the worker exceeded its memory limit",
-    "suspension limit",
+    "TimeoutError: turn time limit exceeded",
+    "TimeoutError: feed time limit exceeded",
+    "MemoryError: memory limit exceeded",
+    "MemoryError: the worker exceeded its memory limit",
+    "RuntimeError: suspension limit",
 )
 """How the sandbox's messages begin when one of its limits has ended the script."""
-
-
 _LINE_COSTS = 64
 """Counted for each line of output besides its text."""
 _MAX_MESSAGE = 4_000
@@ -249,10 +247,10 @@ class _Run:
             return SandboxError(reason=reason)
         frames = [frame for frame in error.traceback() if frame.filename == _SCRIPT_FILE]
         line = frames[-1].line if frames else None
-        message = error.display("msg")
-        if message.startswith(_LIMITS_TOLD):
+        message, told = error.display("msg"), error.display("type-msg")
+        if told.startswith(_LIMITS_TOLD):
             return SandboxError(reason=message, line=line)
-        error_type = error.display("type-msg").removesuffix(message).rstrip(": ").rpartition(".")[2]
+        error_type = told.removesuffix(message).rstrip(": ").rpartition(".")[2]
         if error_type == "KeyError":
             message = str(KeyError(message))
         if self._raised_again[:2] == [error_type, message]:
@@ -319,6 +317,9 @@ def _faults(monty: Any, session: Session, typed: str, runnable: str) -> Iterator
     except monty.MontyTypingError as error:
         found = [(int(line) - 1, message) for line, message in _DIAGNOSTIC.findall(error.display())]
         yield from (f"line {line}: {message}" for line, message in found if line)
+    except monty.MontyError as error:  # a limit, on types that grow and grow
+        yield f"its types cannot be checked: {error}"
+        return
     # ... and whether the sandbox can read it, with a stop of ours before it.
     try:
         session.feed_run(f"{_STOP}\n{runnable}", skip_type_check=True)

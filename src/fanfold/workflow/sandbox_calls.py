@@ -15,7 +15,7 @@ import msgspec
 
 from fanfold.contracts.codec import decode_json, encode_json
 from fanfold.contracts.record import JsonValue
-from fanfold.errors import FanfoldError, SandboxError, WorkflowAgentError, WorkflowInputError
+from fanfold.errors import ExecutorError, FanfoldError, SandboxError, WorkflowAgentError, WorkflowInputError
 from fanfold.foreign import described, is_being_cancelled
 from fanfold.orchestration.fanout import stand_in
 from fanfold.workflow.script_host import RunHaltedError, ScriptHost, SlotFailure, is_ending
@@ -152,7 +152,7 @@ class SandboxCalls:
             case "agent" | "workflow":
                 task = self._loop.create_task(self._call(asked, value), context=self._surroundings(value[0]))
                 self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                task.add_done_callback(self._seen)
             case "stand_in":
                 self._await_stand_in(asked, value)
             case "all_begun":
@@ -171,6 +171,15 @@ class SandboxCalls:
             self._raise(asked, FanfoldError(f"something that it awaited was cancelled: {stop}"))
         except BaseException as error:  # noqa: BLE001  goes on in the script, or ends it
             self._raise(asked, error)
+
+    def _seen(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            error: BaseException | None = ExecutorError("what a script has called cancelled the task of the call")
+        else:
+            error = task.exception()
+        if error is not None and not self._is_closed:
+            self._end(error)  # or the script would wait for an answer for ever
 
     def _respond(self, asked: Asked, value: Any) -> None:
         if self._is_closed:

@@ -129,6 +129,9 @@ class SandboxProcess(Generic[R]):
             self._tell(self._outcome.set_result, result)
 
     def _worked(self) -> R:
+        if sys.platform != "win32":
+            # The process inherits it. A Ctrl-C reaches both of us, and it is for us to end the script in good order.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         monty = load_monty()
         with contextlib.ExitStack() as started:
             try:

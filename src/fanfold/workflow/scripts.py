@@ -17,11 +17,13 @@ from typing import Any, cast
 import msgspec
 
 from fanfold.contracts.workflow_runs import SourceKind, WorkflowMeta
-from fanfold.errors import WorkflowInputError
+from fanfold.errors import FanfoldError, WorkflowInputError
 from fanfold.foreign import described
+from fanfold.kernel.plain_text import plain
 from fanfold.kernel.workflow_meta import parse_meta
 
 MAX_SCRIPT_BYTES = 1_048_576
+MAX_FAULT_CHARACTERS = 4_000
 ScriptFunction = Callable[[Any, Any], Awaitable[Any]]
 
 
@@ -165,10 +167,10 @@ def function_of(script: Script) -> ScriptFunction:
     namespace: dict[str, Any] = {"__name__": f"workflow_{script.meta.name}", "__file__": name}
     try:
         exec(_compiled(script.text, name), namespace)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = script_line(error, name)
         at = "" if line is None else f", line {line}"
-        raise WorkflowInputError("bad_script", f"{name}{at}: {described(error)}") from error
+        raise WorkflowInputError("bad_script", f"{name}{at}: {fault_text(error)}") from error
     return cast("ScriptFunction", namespace[script.entry])
 
 
@@ -177,6 +179,18 @@ def _compiled(text: str, name: str) -> CodeType:
     if name.startswith("<"):  # so that a traceback can show its lines
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     return compile(text, name, "exec")
+
+
+def fault_text(error: BaseException) -> str:
+    """What a script has raised, as files and wires can carry it: what its code says may be anything."""
+    text = str(error) if isinstance(error, FanfoldError) else described(error)
+    return plain(text if len(text) <= MAX_FAULT_CHARACTERS else f"{text[: MAX_FAULT_CHARACTERS - 1]}…")
+
+
+def ended_process(error: SystemExit) -> WorkflowInputError:
+    """What stands for `sys.exit` in a script: let out of a task it would end the whole event loop."""
+    told = WorkflowInputError("bad_script", f"a script must not end its process ({described(error)}): return or raise")
+    return told.with_traceback(error.__traceback__)
 
 
 def script_line(error: BaseException, file_name: str) -> int | None:
