@@ -274,7 +274,7 @@ class ProviderError(RunError):
         self.provider = provider
         self.status = status
         self.retry_after_ms = retry_after_ms
-        self.blocked_by = blocked_by or _BLOCKED_BY.get(kind)
+        self.blocked_by: Literal["auth", "quota"] | None = blocked_by or _BLOCKED_BY.get(kind)
         self.reset_ms = reset_ms
 
 

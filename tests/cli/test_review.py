@@ -317,6 +317,15 @@ def test_ctrl_c_keeps_what_is_finished(repo: Any, tmp_path: Path) -> None:
     assert "hint: resume with: fanfold review --resume wf_review-changes_" in done.err
 
 
+def test_as_many_agents_run_at_once_as_concurrency_says(repo: Any, tmp_path: Path) -> None:
+    server = repo(lambda asked: Say("{}", delay_seconds=60))
+    named = [word for number in range(12) for word in ("--dimension", f"d{number}")]
+    process = start("review", *named, "--concurrency", "12", cwd=tmp_path)
+    server.wait_for_requests(12)
+    process.kill()
+    ended(process)
+
+
 def test_a_killed_review_is_gone_on_with(fanfold: Fanfold, repo: Any, tmp_path: Path) -> None:
     model = Model(finding("Leak"))
     hangs = True

@@ -65,20 +65,25 @@ def test_a_stop_is_one_json_error_for_machines(fanfold: Fanfold, serve: Serve, t
     assert error["hint"] == f"resume with: fanfold workflow resume {held.run}"
 
 
+STUBBORN = (  # it takes longer to end than anybody waits
+    'META = {"name": "team", "description": "d"}\n'
+    "import asyncio\n"
+    "async def main(ctx, args):\n"
+    "    first = await ctx.agent('ask', agent_type='answer')\n"
+    "    try:\n"
+    "        return first + await ctx.agent('ask about b', agent_type='answer')\n"
+    "    except asyncio.CancelledError:\n"
+    "        raise\n"
+    "    except BaseException:\n"
+    "        await asyncio.sleep(60)\n"
+    "        raise\n"
+)
+
+
 def test_a_second_signal_ends_at_once_and_loses_nothing(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
     model = Model(held="about b")
     configure(tmp_path, serve(model))
-    body = (  # which takes longer to end than anybody waits
-        "import asyncio\n"
-        "async def main(ctx, args):\n"
-        "    first = await ctx.agent('ask', agent_type='answer')\n"
-        "    try:\n"
-        "        return first + await ctx.agent('ask about b', agent_type='answer')\n"
-        "    except Exception:\n"
-        "        await asyncio.sleep(60)\n"
-        "        raise\n"
-    )
-    ready_script(tmp_path, 'META = {"name": "team", "description": "d"}\n' + body)
+    ready_script(tmp_path, STUBBORN)
     process = start("workflow", "run", "team", cwd=tmp_path)
     until(fanfold, done=1, running=1)
     process.send_signal(signal.SIGINT)
@@ -95,6 +100,18 @@ def test_a_second_signal_ends_at_once_and_loses_nothing(fanfold: Fanfold, serve:
     assert model.prompts == ["ask about b"]
 
 
+def test_whoever_stops_a_run_is_told_what_it_waits_for(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    configure(tmp_path, serve(Model(held="about b")))
+    ready_script(tmp_path, STUBBORN)
+    process = start("workflow", "run", "team", cwd=tmp_path)
+    run = until(fanfold, done=1, running=1)["run_id"]
+    done = fanfold("workflow", "stop", run)
+    assert done.code == 0
+    assert "was asked to end it, and has not done so yet; waiting for it\n" in done.err
+    assert f"{run} is stopped" in done.err
+    assert ended(process).code == 1
+
+
 def test_a_killed_run_is_interrupted_and_resumed(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
     held = Held(fanfold, serve, tmp_path)
     held.process.kill()
@@ -103,7 +120,8 @@ def test_a_killed_run_is_interrupted_and_resumed(fanfold: Fanfold, serve: Serve,
     assert (run["status"], run["is_alive"]) == ("interrupted", False)
     assert json.loads(fanfold("ps", "--json").out)["runs"] == []
     shown = fanfold("runs", "show", held.run)
-    assert "interrupted" in shown.out
+    assert "agents    2 done, 1 interrupted" in shown.out
+    assert "spent     40 tokens" in shown.out
     assert f"resume with: fanfold workflow resume {held.run}" in shown.err
     logs = fanfold("logs", held.run, "-f")  # there is nothing to wait for
     assert logs.code == 0

@@ -190,6 +190,14 @@ def test_what_is_refused_runs_nothing(
     assert runs_of(fanfold) == []
 
 
+def test_a_workflow_that_the_permissions_deny_is_not_run(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    configure(tmp_path, serve(Model()), 'permissions { deny = ["Workflow(team)"] }')
+    ready_script(tmp_path)
+    refused = fanfold("workflow", "run", "team", "--json")
+    assert (refused.code, json.loads(refused.err)["code"]) == (2, "denied")
+    assert runs_of(fanfold) == []
+
+
 def test_a_new_script_runs_once_it_was_approved(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
     configure(tmp_path, serve(Model()))
     write_script(tmp_path, TEAM)

@@ -1,4 +1,4 @@
-"""The example of seed 004, in our own words: audit by dimension, verify each finding adversarially, sort by severity."""
+"""The example of seed 004, in our own words: audit by dimension, refute each finding, sort by severity."""
 
 import asyncio
 from pathlib import Path

@@ -9,6 +9,7 @@ import pytest
 
 from fanfold.contracts.steps import AgentStepSpec
 from fanfold.contracts.workflow_runs import WorkflowLimits
+from fanfold.errors import WorkflowInputError
 from tests.workflow.rig import Rig, Team, failure
 
 
@@ -126,13 +127,13 @@ def test_a_call_takes_4096_items_and_refuses_4097_before_anything_starts(tmp_pat
         assert await ctx.parallel([lambda: 1] * 4096) == [1] * 4096
         assert len(await ctx.pipeline(range(4096), lambda value: value)) == 4096
         refused = []
-        for attempt in (
-            lambda: ctx.parallel([lambda: ctx.agent("never")] * 4097),
-            lambda: ctx.pipeline(range(4097), lambda value: ctx.agent("never")),
+        for refusable in (
+            ctx.parallel([lambda: ctx.agent("never")] * 4097),
+            ctx.pipeline(range(4097), lambda value: ctx.agent("never")),
         ):
             try:
-                await attempt()
-            except RuntimeError as error:
+                await refusable
+            except WorkflowInputError as error:
                 refused.append(error.code)
         return refused
 
@@ -281,6 +282,11 @@ def test_what_a_script_left_running_can_call_nothing_after_its_end(tmp_path: Pat
     }
     kept: list[Any] = []
 
+    async def late(call: Any, ctx: Any) -> None:
+        given = call(ctx)
+        if asyncio.iscoroutine(given):
+            await given
+
     async def script(ctx: Any, args: Any) -> Any:
         kept.append(ctx)
 
@@ -288,11 +294,9 @@ def test_what_a_script_left_running_can_call_nothing_after_its_end(tmp_path: Pat
         rig = Rig(tmp_path)
         await rig.run(script)
         told = len(rig.events)
-        with pytest.raises(RuntimeError, match="after its run had ended") as raised:
-            given = calls[verb](kept[0])
-            if asyncio.iscoroutine(given):
-                await given
-        assert raised.value.code == "wrong_moment"  # type: ignore[attr-defined]
+        with pytest.raises(WorkflowInputError, match="after its run had ended") as raised:
+            await late(calls[verb], kept[0])
+        assert raised.value.code == "wrong_moment"
         assert len(rig.events) == told
 
     asyncio.run(main())

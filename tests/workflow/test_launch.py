@@ -10,12 +10,12 @@ from fanfold.contracts.steps import AgentStepSpec
 from fanfold.errors import WorkflowInputError
 from tests.workflow.rig import META, Rig, Team, reached
 
-SCRIPT = '''
+SCRIPT = """
 META = {"name": "filed", "description": "from a file"}
 
 async def main(ctx, args):
     return await ctx.agent("hello")
-'''
+"""
 
 
 async def _nothing(ctx: Any, args: Any) -> Any:
@@ -175,8 +175,11 @@ def test_a_project_file_is_run_only_as_it_was_approved(tmp_path: Path) -> None:
     [
         ("META = {'name': 'x', 'description': 'd'}\nasync def main(ctx, args:\n  pass", "bad_script", "line 2"),
         ("META = {'name': 'x', 'description': 'd'}", "bad_script", "async def"),
-        ("META = {'name': 'x', 'description': 'd'}\nasync def a(ctx, args): pass\nasync def b(ctx, args): pass",
-         "bad_script", "a, b"),
+        (
+            "META = {'name': 'x', 'description': 'd'}\nasync def a(ctx, args): pass\nasync def b(ctx, args): pass",
+            "bad_script",
+            "a, b",
+        ),
         ("async def main(ctx, args): pass", "bad_meta", "META"),
         ("META = dict(name='x')\nasync def main(ctx, args): pass", "bad_meta", "line 1"),
         ("META = {'name': '../x', 'description': 'd'}\nasync def main(ctx, args): pass", "bad_meta", "name"),
@@ -287,7 +290,7 @@ def test_a_result_that_is_no_json_fails_the_run_and_says_where(tmp_path: Path) -
 
 def test_a_script_that_raises_fails_with_its_line_and_its_trace(tmp_path: Path) -> None:
     async def script(ctx: Any, args: Any) -> Any:
-        return {}["there is no such key"]
+        return args["there is no such key"]
 
     async def main() -> None:
         rig = Rig(tmp_path)

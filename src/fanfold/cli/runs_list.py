@@ -12,7 +12,7 @@ from fanfold.cli.runs_here import counts_text, run_files, status_text, summary_j
 from fanfold.cli.tally import seconds_text, tokens_text
 from fanfold.cli.waiting_text import time_text
 from fanfold.cli.workflow_endings import refusals
-from fanfold.contracts.workflow_runs import RunStatus, RunSummary
+from fanfold.contracts.workflow_runs import RunCounts, RunStatus, RunSummary
 from fanfold.workflow.runs import all_runs
 
 _STATUSES = (*get_args(RunStatus), "interrupted", "unreadable")
@@ -58,7 +58,8 @@ def _row(run: RunSummary) -> list[str]:
         run.run_id,
         time_text(snapshot.started_ms),
         status_text(run),
-        counts_text(snapshot.counts),
+        # What the snapshot of one that was cut off does not tell, its journal may: see `show`.
+        "" if run.status == "interrupted" and snapshot.counts == RunCounts() else counts_text(snapshot.counts),
         tokens,
         seconds,
     ]

@@ -1,6 +1,7 @@
 """`fanfold runs show`: one run, from its snapshot and its journal."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 import click
@@ -56,12 +57,15 @@ class RunAgent(Record, frozen=True, kw_only=True):
     """With what it has changed in a worktree of its own."""
 
 
-class _Shown(msgspec.Struct, frozen=True):
+class _Shown(msgspec.Struct, frozen=True, kw_only=True):
     run: RunSummary
-    agents: Sequence[RunAgent]
     output_file: str
-    problem: str | None
-    """Why the journal tells nothing."""
+    agents: Sequence[RunAgent] = ()
+    total_tokens: int | None = None
+    """Of all attempts, as the journal has it: the snapshot lags behind while the run goes on."""
+    cost_usd: float | None = None
+    problem: str | None = None
+    """Why something cannot be told."""
 
 
 @click.command("show")
@@ -78,6 +82,8 @@ def command(*, console: Console, run: str, as_json: bool) -> None:
         document = {"schema": "fanfold/run/v1", **summary_json(shown.run), "output_file": shown.output_file}
         if shown.run.snapshot is not None:
             document["snapshot"] = shown.run.snapshot.to_dict()
+        if shown.total_tokens is not None:
+            document["total_tokens"] = shown.total_tokens
         document["agents"] = [each.to_dict() for each in shown.agents]
         notes = {"journal_problem": shown.problem, "next_command": again}
         console.write_json(document | {name: note for name, note in notes.items() if note is not None})
@@ -97,8 +103,15 @@ async def _read(files: WorkflowFiles, typed: str) -> _Shown:
     try:
         view = await read_view(files, run_id)
     except WorkflowInputError as error:
-        return _Shown(run, (), files.output_path(run_id), str(error))
-    return _Shown(run, agents_of(view, is_alive=run.is_alive), files.output_path(run_id), run.problem)
+        return _Shown(run=run, output_file=files.output_path(run_id), problem=str(error))
+    return _Shown(
+        run=run,
+        output_file=files.output_path(run_id),
+        agents=agents_of(view, is_alive=run.is_alive),
+        total_tokens=view.usage.total_tokens,
+        cost_usd=view.cost,
+        problem=run.problem,
+    )
 
 
 def agents_of(view: RunJournalView, *, is_alive: bool) -> list[RunAgent]:
@@ -138,7 +151,7 @@ def _text(shown: _Shown, width: int | None) -> str:
     snapshot = shown.run.snapshot
     lines = [f"{shown.run.run_id}: {status_text(shown.run)}"]
     if snapshot is not None:
-        lines += [f"{name:<9} {value}" for name, value in _facts(snapshot, shown.output_file)]
+        lines += [f"{name:<9} {value}" for name, value in _facts(snapshot, shown)]
     text = "\n".join(lines) + "\n"
     if shown.agents:
         head = ["phase", "agent", "status", "tokens", "cost", "time"]
@@ -148,24 +161,26 @@ def _text(shown: _Shown, width: int | None) -> str:
     return text
 
 
-def _facts(snapshot: WorkflowSnapshot, output_file: str) -> list[tuple[str, str]]:
+def _facts(snapshot: WorkflowSnapshot, shown: _Shown) -> list[tuple[str, str]]:
     times = [time_text(snapshot.started_ms), seconds_text(snapshot.duration_ms / 1000)]
     if snapshot.attempt > 1:
         times.append(f"attempt {snapshot.attempt}")
-    spent = [f"{tokens_text(snapshot.usage.total_tokens)} tokens"]
+    tokens = snapshot.usage.total_tokens if shown.total_tokens is None else shown.total_tokens
+    spent = [f"{tokens_text(tokens)} tokens"]
     if snapshot.attempt > 1:
         spent.append(f"{tokens_text(snapshot.attempt_usage.total_tokens)} of them in this attempt")
-    if snapshot.cost_usd is not None:
-        spent.append(money_text(snapshot.cost_usd))
+    cost = snapshot.cost_usd if shown.cost_usd is None else shown.cost_usd
+    if cost is not None:
+        spent.append(money_text(cost))
     if snapshot.budget is not None and snapshot.budget.limit_tokens is not None:
         spent.append(f"of a budget of {tokens_text(snapshot.budget.limit_tokens)}")
     facts = [
         ("workflow", " · ".join([snapshot.workflow, snapshot.kind, *([snapshot.path] if snapshot.path else [])])),
         ("started", " · ".join(times)),
-        ("agents", counts_text(snapshot.counts)),
+        ("agents", _agents_text(shown, snapshot)),
         ("spent", " · ".join(spent)),
         ("args", one_line(msgspec.json.encode(snapshot.args).decode())),
-        ("output", output_file),
+        ("output", shown.output_file),
     ]
     if snapshot.parent_run_id is not None:
         facts.append(("forked", f"from {snapshot.parent_run_id}"))
@@ -177,6 +192,13 @@ def _facts(snapshot: WorkflowSnapshot, output_file: str) -> list[tuple[str, str]
         if snapshot.error.trace is not None:
             facts.append(("trace", "\n" + snapshot.error.trace.rstrip("\n")))
     return facts
+
+
+def _agents_text(shown: _Shown, snapshot: WorkflowSnapshot) -> str:
+    if snapshot.status != "running" or not shown.agents:
+        return counts_text(snapshot.counts)
+    standing = Counter(agent.status for agent in shown.agents)
+    return ", ".join(f"{count} {status}" for status, count in standing.items())
 
 
 def _row(agent: RunAgent) -> list[str]:

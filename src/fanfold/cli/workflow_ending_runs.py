@@ -11,8 +11,8 @@ from fanfold.cli.workflow_endings import refusals
 from fanfold.contracts.workflow_runs import RunSummary, RunVerb
 from fanfold.workflow.runs import end_run, run_summary
 
-_PATIENCE_SECONDS = 8.0
-"""As a run has to end in order, and a little more."""
+_PATIENCE_SECONDS = 3.0
+"""Then it is told why nothing happens: a script may take longer to end, or its process hang."""
 _ENDED = ("completed", "completed_with_failures", "failed")
 
 

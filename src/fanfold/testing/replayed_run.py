@@ -9,7 +9,8 @@ import msgspec
 from fanfold.contracts.record import JsonObject, JsonValue
 from fanfold.contracts.workflow_runs import WorkflowLimits
 from fanfold.errors import WorkflowInputError
-from fanfold.kernel.run_entries import Claim
+from fanfold.kernel.call_identity import CallMeaning
+from fanfold.kernel.run_entries import NOTHING, Claim
 from fanfold.kernel.run_journal import miss_reason
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.stores.run_files import open_run_files
@@ -107,9 +108,9 @@ def _script(given: Any, meta: Mapping[str, Any], kept: str | None) -> Script:
 def _recorded_profiles(view: RunJournalView) -> Profiles:
     known: dict[str, AgentProfile] = {}
     for entry in view.entries.values():
-        call = msgspec.json.decode(entry.call)
-        if isinstance(call, dict):
-            known[call["agent"]] = AgentProfile(call["model"], call["agent_sha"])
+        if entry.call != NOTHING:
+            call = msgspec.json.decode(entry.call, type=CallMeaning)
+            known[call.agent] = AgentProfile(call.model, call.agent_sha)
 
     def profile(name: str, model: str | None) -> AgentProfile:
         recorded = known.get(name, AgentProfile())

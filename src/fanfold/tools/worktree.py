@@ -78,11 +78,11 @@ class Worktrees:
         try:
             last = None if claim is None else claim.last
             record = None
-            if claim is not None and last is not None and goes_on and last.key == key:
+            if claim is not None and last is not None and goes_on and key:
                 record = await yard.take_up(claim, last)
             is_taken_up = record is not None
             if claim is None or record is None:
-                claim = await yard.free(claim, folder, key, now_ms)
+                claim = await yard.free(claim, folder, now_ms)
                 begun = Record(state="making", task_id=task_id, key=key, base=head)
                 record = await yard.make(claim, begun, head)
             return self._step(yard, claim, is_taken_up)

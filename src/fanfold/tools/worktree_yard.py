@@ -111,7 +111,7 @@ class Yard(msgspec.Struct, frozen=True):
         start = await self.git.commit(last.base if last.branch is None else f"refs/heads/{last.branch}")
         return None if start is None else await self.make(claim, last, start)
 
-    async def free(self, first: Claim | None, folder: Path, key: str, now_ms: int) -> Claim:
+    async def free(self, first: Claim | None, folder: Path, now_ms: int) -> Claim:
         """The first of `folder`, `<folder>-2`, ... that nobody needs; `first` is what is held of `folder`."""
         for number in count(1):
             claim = first
@@ -120,7 +120,7 @@ class Yard(msgspec.Struct, frozen=True):
             if claim is None:
                 continue
             try:
-                if await self._is_free(claim, key, now_ms):
+                if await self._is_free(claim, now_ms):
                     return claim
             except BaseException:
                 claim.release()
@@ -128,11 +128,9 @@ class Yard(msgspec.Struct, frozen=True):
             claim.release()
         raise AssertionError("it counts without an end")
 
-    async def _is_free(self, claim: Claim, key: str, now_ms: int) -> bool:
+    async def _is_free(self, claim: Claim, now_ms: int) -> bool:
         if claim.last is None:
             return not os.path.lexists(claim.folder)
-        if claim.last.key != key:
-            return False
         return claim.last.state == "ended" or await self._cleared(claim, now_ms)
 
     # ---- cleared ----

@@ -118,7 +118,7 @@ async def output_of(files: WorkflowFiles, run_id: str) -> JsonValue:
     """The value that the run gave last; None for one that gave none."""
     data = await files.output(run_id)
     try:
-        output = None if data is None else msgspec.json.decode(data)
+        output: JsonValue = None if data is None else msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError):
         return None
     return output.get("result") if isinstance(output, dict) else None
