@@ -402,7 +402,7 @@ def test_a_reviewer_may_read_what_the_policy_lets_it(fanfold: Fanfold, repo: Any
     assert "two" in model.results[0]
 
 
-@pytest.mark.parametrize("rule", ['deny = ["read(secret*)"]', 'ask = ["read(secret*)"]'])
+@pytest.mark.parametrize("rule", ['deny = ["read(secret*)"]', 'ask = ["read(secret*)"]', 'ask = ["read"]'])
 def test_what_read_may_not_have_is_neither_sent_nor_read(
     fanfold: Fanfold, repo: Any, tmp_path: Path, rule: str
 ) -> None:

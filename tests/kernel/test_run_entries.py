@@ -126,8 +126,11 @@ def test_the_oldest_is_the_one_that_was_issued_first_wherever_it_stands_now() ->
 def test_what_was_moved_to_a_place_stands_there_from_then_on() -> None:
     story = Story()
     story.attempt_with({"#0": "a", "#1": "a"})
+    assert {path: entry.seq for path, entry in story.view.places().items()} == {"#0": 1, "#1": 2}
     story.write(Moved(seq=1, path="#1"))
     assert story.read().places()["#1"].seq == story.view.places()["#1"].seq == 1
+    story.call("#1", "b")
+    assert story.read().places()["#1"].seq == story.view.places()["#1"].seq == 3
     story.resume()
     assert [story.call("#1", "a").result.seq, story.call("#0", "a").result.seq] == [1, 2]
 

@@ -125,7 +125,7 @@ def test_the_same_text_writes_the_same_journal_here_and_in_the_sandbox(tmp_path:
         assert on_host.value == in_sandbox.value
         assert calls_of(here, on_host.run_id) == calls_of(there, in_sandbox.run_id)
         # and what one of them began, the other one could go on with
-        again, resumed = await run(tmp_path / "inline", "host", resume_from_run_id=in_sandbox.run_id, script=None)
+        _, resumed = await run(tmp_path / "inline", "host", resume_from_run_id=in_sandbox.run_id, script=None)
         assert resumed.counts.cached == 12
 
     asyncio.run(main())

@@ -306,11 +306,18 @@ def linked_yard(folder: Path) -> str:
     (folder / ".a3s").mkdir()
     (folder.parent / "elsewhere").mkdir()
     (folder / ".a3s/worktrees").symlink_to(folder.parent / "elsewhere")
-    return "is a link"
+    return "worktrees is a link"
+
+
+def linked_records(folder: Path) -> str:
+    new_repository(folder)
+    (folder.parent / "elsewhere").mkdir()
+    (folder / ".a3s").symlink_to(folder.parent / "elsewhere")
+    return ".a3s is a link"
 
 
 @pytest.mark.parametrize(
-    "make", [no_repository, no_commit, bare, uncommitted_folder, committed_link, borrowed, linked_yard]
+    "make", [no_repository, no_commit, bare, uncommitted_folder, committed_link, borrowed, linked_yard, linked_records]
 )
 def test_where_there_can_be_none_it_is_said_why_and_nothing_is_left(
     tmp_path: Path, make: Callable[[Path], str]
@@ -320,6 +327,7 @@ def test_where_there_can_be_none_it_is_said_why_and_nothing_is_left(
     with pytest.raises(UsageError, match=why):
         asyncio.run(begin(trees(folder)))
     assert yard(folder) == set()
+    assert not any(folder.parent.glob("elsewhere/*"))
     if make not in (no_repository, bare):
         assert branches(folder) == {}
         assert len(git(folder, "worktree", "list").splitlines()) == 1
@@ -621,6 +629,15 @@ def test_a_step_cannot_go_on_where_its_branch_was_deleted(repo: Path) -> None:
     assert asyncio.run(main()) == (False, False)
     left(lived(trees(repo), nothing, "another"))
     assert len(yard(repo)) == 1
+
+
+def test_what_is_known_of_a_branch_goes_with_it(repo: Path) -> None:
+    left(lived(trees(repo), writing(), key="k"))
+    left(lived(trees(repo), nothing, "another"))
+    assert len(yard(repo)) == 1
+    git(repo, "branch", "-D", "fanfold/t")
+    left(lived(trees(repo), nothing, "another"))
+    assert yard(repo) == set()
 
 
 def test_what_others_did_on_the_branch_stays(repo: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_script_that_swallows_everything_is_stopped_all_the_same(tmp_path: Pat
         while True:
             try:
                 await ctx.agent("again")
-            except Exception:  # noqa: BLE001, S112
+            except Exception:  # noqa: BLE001
                 continue
 
     async def main() -> None:
@@ -165,7 +165,7 @@ def test_stopping_what_does_not_run_marks_it_or_leaves_it_as_it_ended(tmp_path: 
     asyncio.run(main())
 
 
-def test_each_agent_is_told_started_before_its_end_and_the_output_is_there_with_the_notification(tmp_path: Path) -> None:
+def test_an_agent_starts_before_it_ends_and_the_output_is_there_with_the_notification(tmp_path: Path) -> None:
     async def answer(spec: AgentStepSpec) -> str:
         await asyncio.sleep(0.001)
         return spec.prompt

@@ -55,7 +55,6 @@ class Workers(Team):
         super().__init__()
         self.life = life
         self.pace = pace
-        self.run_id = ""
         self.turns: Counter[Asked] = Counter()
         self._fails = fails
 
@@ -63,7 +62,6 @@ class Workers(Team):
         return _Kept(self, facts)
 
     async def answered(self, spec: AgentStepSpec, kept: StepFacts | None) -> StepOutcome:
-        self.run_id = spec.task_id.rpartition("-")[0]
         prompt, known = whoever(spec.prompt), 0
         rounds = ROUNDS if prompt.startswith("work") else 0
         if kept is not None and kept.recorded and not kept.has_failed:
@@ -338,11 +336,10 @@ class Refusing:
 class Witness:
     """Wraps the context of a script: what is given to the script is in the journal by then."""
 
-    def __init__(self, ctx: Any, files: MemoryRuns, workers: Workers, *, swallows: bool) -> None:
+    def __init__(self, ctx: Any, files: MemoryRuns, *, swallows: bool) -> None:
         self._ctx = ctx
         self._swallows = swallows
         self._files = files
-        self._workers = workers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ctx, name)
@@ -354,7 +351,8 @@ class Witness:
             if self._swallows:
                 return "none"
             raise
-        journal = self._files.journal_bytes(self._workers.run_id) or b""
+        (run_id,) = await self._files.run_ids()
+        journal = self._files.journal_bytes(run_id) or b""
         written = encode_json(value)
         assert written in journal or hashlib.sha256(written).hexdigest().encode() in journal, "it is not recorded"
         return value
@@ -368,7 +366,7 @@ async def refused_once(kind: Change, number: int, *, stays: bool, swallows: bool
     rig = Rig(Path(), workers, files=files, limits=WorkflowLimits(concurrency=4), env=virtual_env())
 
     def witnessed(script: Script) -> Script:
-        return lambda ctx, args: script(Witness(ctx, files, workers, swallows=swallows), args)
+        return lambda ctx, args: script(Witness(ctx, files, swallows=swallows), args)
 
     rig.register(witnessed(edition(2)))
     rig.register(witnessed(inner), name="inner")

@@ -207,3 +207,26 @@ def test_what_has_ended_is_never_told_as_cut_off() -> None:
         assert await files.notices(SESSION) == []
 
     in_any_order(scenario)
+
+
+def test_who_gets_a_run_later_goes_on_from_how_the_other_has_left_it() -> None:
+    async def scenario(dice: Random) -> None:
+        files, run_id, _ = await cut_off_run(dice)
+        may_hold = asyncio.Event()
+
+        async def before(change: Change, run_id: str) -> None:
+            if change == "hold":
+                await may_hold.wait()
+
+        later = asyncio.create_task(try_to_resume(process(files.another_process(before=before)), run_id, 0))
+        await asyncio.sleep(1)
+        sooner = process(files.another_process())
+        await sooner.workflows.run_async(resume_from_run_id=run_id, budget_tokens=777)
+        may_hold.set()
+        await later
+        summary = await run_summary(files, run_id)
+        assert summary.snapshot is not None
+        assert summary.snapshot.budget is not None
+        assert (summary.snapshot.attempt, summary.snapshot.budget.limit_tokens) == (3, 777)
+
+    in_any_order(scenario, 1)

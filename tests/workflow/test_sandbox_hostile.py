@@ -322,6 +322,11 @@ def test_a_script_that_never_comes_to_its_result_has_none() -> None:
     assert "without a result" in result.reason
 
 
+def test_the_way_to_the_host_cannot_be_had_as_a_value() -> None:
+    assert outcome("return [__fanfold_ask__, __fanfold_make__]") == [None, None]
+    assert isinstance(outcome("return [str(each) for each in (json, asyncio, Lane, failed, known)]"), ScriptError)
+
+
 def test_launching_itself_again_moves_nothing_outside() -> None:
     host = NotingHost()
     body = """

@@ -9,7 +9,7 @@ from fanfold.config.template import AGENT_ACL
 from fanfold.regular_file import read_regular
 
 CONFIG = Path("agent.acl")
-_STATE = (".a3s/artifacts/", ".a3s/effect-log/", ".a3s/sessions/")
+_STATE = (".a3s/artifacts/", ".a3s/effect-log/", ".a3s/sessions/", ".a3s/workflow-runs/")
 """Not all of .a3s: definitions of agents and workflows belong into the repository."""
 
 

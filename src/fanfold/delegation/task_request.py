@@ -140,7 +140,7 @@ PARAMETERS: JsonObject = {
                     "output_schema": {"description": "JSON Schema that the result has to match"},
                     "background": {
                         "type": "boolean",
-                        "description": "do not wait for it: a message tells of its end; only for the single task of a call",
+                        "description": "do not wait: a message tells of its end; only for the single task of a call",
                     },
                 },
                 "required": ["agent", "prompt"],

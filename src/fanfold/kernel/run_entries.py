@@ -6,7 +6,7 @@ one. So equal calls never share an answer, no order of completion matters, and o
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Literal
 
@@ -131,16 +131,15 @@ class EqualCalls:
 
 
 class _Waiting:
-    """Entries that wait for a call. Each is looked at twice at most, however many there are."""
+    """Entries that wait for a call, if they are answers, or if they are none. Each is looked at twice at most."""
 
     __slots__ = ("_answers", "_at", "_oldest")
 
-    def __init__(self, entries: Iterable[RunEntry], *, answers: bool) -> None:
+    def __init__(self, entries: Sequence[RunEntry], *, answers: bool) -> None:
         self._answers = answers
-        wanted = [entry for entry in entries if entry.is_answer is answers]
-        self._oldest = deque(sorted(wanted, key=attrgetter("seq")))
+        self._oldest = deque(sorted(entries, key=attrgetter("seq")))
         self._at: dict[str, list[RunEntry]] = {}
-        for entry in sorted(wanted, key=attrgetter("placed")):
+        for entry in sorted(entries, key=attrgetter("placed")):
             self._at.setdefault(entry.path, []).append(entry)
 
     def put(self, entry: RunEntry) -> None:
@@ -160,7 +159,7 @@ class _Waiting:
 
 
 def _is_claimed_now(entry: RunEntry, answers: bool) -> bool:
-    # Also what was claimed by its place lies among the oldest still, and may have been rejected meanwhile.
+    # Asked here, for what was claimed by its place lies among the oldest still, and may be rejected meanwhile.
     if not entry.is_open or entry.is_answer is not answers:
         return False
     entry.is_claimed = True

@@ -180,8 +180,7 @@ class RunJournalView:
         if entry is None:
             return f"no call has number {record.seq}"
         entry.path, entry.placed = record.path, self._next_place()
-        if self._places is not None:
-            self._places[entry.path] = entry
+        self._places = None
         return None
 
     def _add(self, entry: RunEntry) -> None:
@@ -194,8 +193,7 @@ class RunJournalView:
             if not older.is_claimed:  # else whoever claimed it is about to go on from them
                 older.turns = ()
         self._keyed[entry.key] = entry
-        if self._places is not None:
-            self._places[entry.path] = entry
+        self._places = None
         equal = self._equal_to(entry.identity)
         occurrence = _occurrence(entry.key)
         equal.next_occurrence = max(equal.next_occurrence + (occurrence is None), (occurrence or 0) + 1)

@@ -167,9 +167,10 @@ class Git(msgspec.Struct, frozen=True):
         at = self.repository
         own_index: dict[str, str] = {}
         if command == "diff" and not self.bwrap:
-            # It would refresh the index that it compares with, whatever is said of locks.
+            # It would refresh the index that it compares with, whatever is said of locks. The copy keeps the time of
+            # the index: what was changed in the same second as that is looked into, and else it would not be.
             try:
-                own_index["GIT_INDEX_FILE"] = str(shutil.copyfile(at.git_dir / "index", scratch / "index"))
+                own_index["GIT_INDEX_FILE"] = str(shutil.copy2(at.git_dir / "index", scratch / "index"))
             except FileNotFoundError:
                 pass  # nothing was ever added
         return {

@@ -109,9 +109,10 @@ class Worktrees:
 
     def _folder(self) -> Path:
         folder = self._workspace.root / WORKTREES
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.path.realpath(folder) != str(folder):
-            raise ToolRefusal(f"{folder} is a link, or lies behind one; remove that")
+        for place in (folder.parent, folder):  # step by step, for a link would lead elsewhere
+            place.mkdir(exist_ok=True)
+            if os.path.realpath(place) != str(place):
+                raise ToolRefusal(f"{place} is a link; remove it")
         try:
             with (folder / ".gitignore").open("x") as ignored:  # never through a link, which a repository may bring
                 ignored.write("*\n")

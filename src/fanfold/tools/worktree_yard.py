@@ -104,10 +104,7 @@ class Yard(msgspec.Struct, frozen=True):
             last = claim.last or last
         if last.state == "working":
             git_dir = await self._known(claim.folder)
-            if git_dir is None or not self._has_root(claim.folder):
-                return None
-            unlock(git_dir)
-            return last
+            return None if git_dir is None or not self._has_root(claim.folder) else last
         start = await self.git.commit(last.base if last.branch is None else f"refs/heads/{last.branch}")
         return None if start is None else await self.make(claim, last, start)
 

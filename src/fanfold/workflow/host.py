@@ -7,11 +7,11 @@ of `Ask`: by an agent (`agents`), by a plan that only notes the call (`plan`), o
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 
-from fanfold.contracts.record import JsonObject, JsonValue, own_copy
+from fanfold.contracts.record import JsonValue, own_copy
 from fanfold.contracts.run_journal import Moved
 from fanfold.contracts.workflow_runs import WorkflowLimits
 from fanfold.errors import WorkflowInputError
@@ -260,5 +260,5 @@ def _bare(placed: PlacedCall, value: JsonValue) -> JsonValue:
     """What the schema is about: with a worktree the answer stands beside what was changed there."""
     if placed.call.isolation is None or not isinstance(value, dict):
         return value
-    answer: JsonValue = cast("JsonObject", value).get("result")
+    answer: JsonValue = value.get("result")
     return answer

@@ -81,22 +81,16 @@ class RunNotices:
         summary = await run_summary(self._files(), run_id)
         if summary.is_alive or summary.snapshot is None:
             return None
-        now = await self._kept(run_id)
-        if now != data:  # it was under way when that was read, and has ended since
-            return None if now is None else await self._notice(run_id, now)
         if summary.status == "interrupted":
             return Notice(kept.id, _cut_off(summary.snapshot))
-        # Its end is in its files, and not in the outbox: the disk was full, or its process died in between.
+        # It has ended since that was read; or the disk was full, or its process died before this was written.
         result = await recorded_result(self._files(), summary.snapshot)
         return Notice(kept.id, _text(summary.snapshot, result))
-
-    async def _kept(self, run_id: str) -> bytes | None:
-        return dict(await self._files().notices(self._session_id)).get(run_id)
 
     async def delivered(self, id: str) -> None:
         """Forget it: the log has it. A later attempt of the same run may have another one by now, which stays."""
         run_id = id.rpartition("-")[0]
-        data = await self._kept(run_id)
+        data = dict(await self._files().notices(self._session_id)).get(run_id)
         if data is not None and msgspec.json.decode(data, type=_Kept).id == id:
             await self._files().remove_notice(self._session_id, run_id, data)
 
