@@ -132,6 +132,7 @@ def test_what_was_moved_to_a_place_stands_there_from_then_on() -> None:
     story.call("#1", "b")
     assert story.read().places()["#1"].seq == story.view.places()["#1"].seq == 3
     story.resume()
+    assert [entry.seq for entry in story.view.unclaimed()] == [1, 2, 3]
     assert [story.call("#1", "a").result.seq, story.call("#0", "a").result.seq] == [1, 2]
 
 
@@ -284,7 +285,9 @@ def test_a_rejected_answer_is_never_given_out_again() -> None:
 def test_only_an_answer_can_be_rejected() -> None:
     story = Story()
     story.resume()
-    for claim in (story.call("#0", "a", "error"), story.call("#1", "b")):
+    claims = [story.call("#0", "a", "error"), story.call("#1", "b")]
+    story.resume()
+    for claim in (*claims, story.call("#0", "a")):
         with pytest.raises(InternalError):
             story.view.reject(claim)
     with pytest.raises(ValueError, match="nothing is recorded"):

@@ -19,6 +19,7 @@ import pytest
 from fanfold.contracts.codec import decode_fact
 from fanfold.contracts.facts import QuestionTurn, TextTurn, ToolTurn, UserMessaged
 from fanfold.contracts.run_journal import Header
+from fanfold.errors import LogWriteError
 from fanfold.kernel.run_journal import decode_line
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.protocols import WorkflowFiles
@@ -220,6 +221,24 @@ def test_a_recorded_answer_is_never_asked_for_again(tmp_path: Path, seed: int) -
         async with killed(tmp_path) as (lives, workspace, value):
             assert await lives.live("run", random.Random(seed)) == "completed"
             assert await value_of(workspace) == value
+
+    asyncio.run(main())
+
+
+def test_a_journal_that_finds_no_more_room_is_whole_and_can_be_gone_on_with(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started() as program, ChatServer() as server:
+            assert await program.live("full", tmp_path, server, never()) == "failed"
+            (run_id,) = await begun(tmp_path)
+            files = open_run_files(tmp_path)
+            summary = await run_summary(files, run_id)
+            assert summary.snapshot is not None
+            assert summary.snapshot.error is not None
+            assert (summary.status, summary.snapshot.error.code) == ("failed", LogWriteError.code)
+            before, known = asked_of(server), recorded(await read_view(files, run_id, strict=True))
+            assert known
+            assert await program.live("run", tmp_path, server, never()) == "completed"
+            assert (asked_of(server) - before) & known <= Counter(dict.fromkeys([("is it good?", 0)], VOTERS))
 
     asyncio.run(main())
 

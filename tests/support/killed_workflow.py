@@ -3,6 +3,7 @@
 For each line on stdin, `<what> <workspace> <server>`, a process is forked that does one of
 
     run      goes on with the workflow run of the workspace, or launches it, and waits for its end
+    full     the same, where no file can become longer than `FULL_BYTES`
     talk     opens the session `s`, says `go on`, and waits until nothing goes on in it any more
     rival    goes on with the run, if nobody else has it; before it ends it waits for a line of stdin, any
 
@@ -31,6 +32,7 @@ SIDES = ("left", "right")
 PLACES = 16
 VOTERS = 4
 LIMITS = WorkflowLimits(concurrency=8)
+FULL_BYTES = 16_000
 SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 
 
@@ -80,6 +82,13 @@ async def run(session: Session, workspace: Path) -> str:
     return result.status
 
 
+async def full(session: Session, workspace: Path) -> str:
+    import resource  # there is none on Windows
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, resource.RLIM_INFINITY))
+    return await run(session, workspace)
+
+
 async def begun(workspace: Path) -> list[str]:
     """The runs that one can go on with, newest first. One that was cut off before its first snapshot is none."""
     files = open_run_files(workspace)
@@ -107,7 +116,7 @@ async def live(what: str, workspace: Path, server: str) -> None:
         script = held if what == "rival" else survey
         session.workflows.register({"name": NAME, "description": "looks everywhere"}, script)
         session.workflows.register({"name": "sides", "description": "looks to one side and the other"}, sides)
-        do = {"run": run, "talk": talk, "rival": rival}[what]
+        do = {"run": run, "full": full, "talk": talk, "rival": rival}[what]
         say(await do(session, workspace))
 
 
