@@ -1,11 +1,13 @@
 """`fanfold runs list`, `show`, `diff`: what the files of runs tell, also when nobody runs them any more."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fanfold.stores.run_files import open_run_files
 from tests.cli.conftest import ServerThread, configure
 from tests.cli.workflow_project import TEAM, Fanfold, Model, only_run, ready_script, runs_of
 
@@ -159,6 +161,17 @@ def test_two_runs_are_compared_call_by_call(fanfold: Fanfold, serve: Serve, tmp_
     assert fanfold("runs", "diff", before, "gone").code == 4
     place(tmp_path, f"{before}.journal.jsonl").unlink()
     assert fanfold("runs", "diff", before, after).code == 1
+
+
+def test_the_whole_id_of_a_run_is_no_other_one(fanfold: Fanfold, tmp_path: Path) -> None:
+    async def made() -> None:
+        for name in ("a_0123456789abcdef", "a"):
+            await (await open_run_files(tmp_path).create(f"wf_{name}_0123456789abcdef")).release()
+
+    asyncio.run(made())
+    whole = fanfold("runs", "show", "wf_a_0123456789abcdef")
+    assert whole.out.startswith("wf_a_0123456789abcdef: ")
+    assert fanfold("runs", "show", "wf_a_0123456789abcde").code == 2
 
 
 def test_a_folder_that_a_link_leads_to_is_refused(fanfold: Fanfold, tmp_path: Path) -> None:

@@ -188,6 +188,17 @@ def test_logs_follow_a_run_to_its_end(fanfold: Fanfold, serve: Serve, tmp_path: 
     ended(held.process)
 
 
+def test_as_many_agents_run_at_once_as_concurrency_says(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    server = serve(Model(held="ask"))
+    configure(tmp_path, server)
+    ready_script(tmp_path)
+    areas = json.dumps({"areas": [f"a{number}" for number in range(12)]})
+    process = start("workflow", "run", "team", "--concurrency", "12", "--args", areas, cwd=tmp_path)
+    server.wait_for_requests(12)
+    process.kill()
+    ended(process)
+
+
 def test_a_call_is_approved_from_another_terminal(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
     def edits(asked: Json) -> Answer:
         if asked["messages"][-1]["role"] == "tool":

@@ -184,7 +184,7 @@ async def dies_until_done(dice: random.Random, first: int) -> int:
     told: list[str] = []
     run_id: str | None = None
     for number in itertools.count(1):
-        mortal = Mortal(disk, first if number == 1 else dice.randint(1, 30))
+        mortal = Mortal(disk, first if number == 1 else dice.randint(1, dice.choice([6, 30])))
         before = Counter[Asked]() if run_id is None else recorded(disk.journal_bytes(run_id) or b"", run_id)[0]
         workers = await mortal.live(f"l{number}", run_id)
         assert workers.turns <= ALL - before
@@ -202,7 +202,11 @@ async def dies_until_done(dice: random.Random, first: int) -> int:
             await calm.notices.delivered(notice.id)
         if begun and begun[0].status == "completed":
             assert run_id is not None
-            assert recorded(disk.journal_bytes(run_id) or b"", run_id)[0] == ALL
+            journal = disk.journal_bytes(run_id) or b""
+            assert recorded(journal, run_id)[0] == ALL
+            headers = [each for line in journal.split(b"\n")[:-1] if isinstance(each := decode_line(line), Header)]
+            attempts = [each.attempt for each in headers]
+            assert attempts == sorted(set(attempts))  # also of those that died before they had a snapshot
             assert len(set(told)) == len(told)
             return number
     raise AssertionError

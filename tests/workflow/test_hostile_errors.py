@@ -9,6 +9,7 @@ import pytest
 from fanfold.contracts.events import event
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.protocols import EventSink
+from fanfold.testing.memory_runs import Change, MemoryRuns
 from fanfold.workflow.scripts import MAX_FAULT_CHARACTERS
 from tests.workflow.rig import META, Rig, Team, outcome
 from tests.workflow.test_launch import refused
@@ -117,5 +118,28 @@ def test_an_event_that_cannot_be_written_costs_no_other(tmp_path: Path) -> None:
         assert result.status == "completed"
         lines, _ = await rig.files.events(result.run_id)
         assert len(lines) == len(rig.events) - 1
+
+    asyncio.run(main())
+
+
+def test_an_error_of_our_own_at_the_end_of_a_run_does_not_keep_the_run() -> None:
+    async def before(change: Change, run_id: str) -> None:
+        if change == "write_output":
+            raise ZeroDivisionError("a bug")
+
+    async def script(ctx: Any, args: Any) -> Any:
+        return await ctx.agent("a")
+
+    async def main() -> None:
+        files = MemoryRuns(before=before)
+        rig = Rig(Path(), files=files)
+        rig.register(script)
+        launch = await rig.workflows.launch_async(META["name"])
+        with pytest.raises(ZeroDivisionError):
+            await rig.workflows.wait_async(launch.run_id)
+        other = Rig(Path(), files=files.another_process())
+        other.register(script)
+        assert (await other.workflows.status_async(launch.run_id)).status == "interrupted"
+        assert (await other.workflows.run_async(resume_from_run_id=launch.run_id)).counts.cached == 1
 
     asyncio.run(main())

@@ -31,6 +31,8 @@ SAME_IN_BOTH = {
     "thunks that are plain, async, bound, partial, a class": """
         import functools
         class Box:
+            size: int = 3
+            kind = "box"
             def __init__(self):
                 self.n = 3
             async def get(self):
@@ -212,11 +214,8 @@ def test_no_more_branches_run_at_once_than_there_are_places(width: int) -> None:
 def test_a_stage_is_called_once_whatever_its_body_gets_wrong() -> None:
     host = NotingHost()
     body = """
-def two(a, b):
-    return a
-def stage(value, item=None, index=None):
-    ctx.log(value)
-    return two(value, item, index)
+two = lambda a, b: a
+stage = lambda value, item=None, index=None: [ctx.log(value), two(value, item, index)]
 return await ctx.pipeline([1, 2], stage)
 """
     assert ran(body, host) == [None, None]
@@ -380,6 +379,7 @@ def test_a_result_that_is_not_json_is_refused(value: str) -> None:
     with pytest.raises(WorkflowInputError) as refused:
         ran(f"return {value}")
     assert refused.value.code == "not_serialisable"
+    assert "invalid" not in str(refused.value)
 
 
 @pytest.mark.parametrize("value", ["{1, 2}", "float('nan')", "ctx", "[print]"])
@@ -467,6 +467,26 @@ await ctx.agent("second")
     assert raised.value is mine
     assert vars(mine)["line"] == 7
     assert "line 7, in main" in mine.__notes__[0]
+
+
+def test_of_two_errors_that_read_alike_the_later_one_has_left() -> None:
+    raised: list[Exception] = []
+
+    def answer(prompt: str) -> Any:
+        raised.append(WorkflowAgentError(label="l", where="#0", reason="why"))
+        raise raised[-1]
+
+    body = """
+for _ in range(2):
+    try:
+        await ctx.agent("x")
+    except RuntimeError:
+        pass
+await ctx.agent("x")
+"""
+    with pytest.raises(WorkflowAgentError) as error:
+        ran(body, NotingHost(answer))
+    assert error.value is raised[2]
 
 
 def test_an_error_of_a_host_that_is_none_of_ours_leaves_too() -> None:

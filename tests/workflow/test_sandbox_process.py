@@ -90,12 +90,14 @@ def test_cancelling_a_script_that_waits_ends_its_agents_and_its_process() -> Non
 def test_cancelling_at_any_moment_leaves_no_process(pauses: int) -> None:
     async def main() -> None:
         before = children()
-        task = asyncio.create_task(in_sandbox(module(f"ctx.log('begun')\n{LOOP}"), NotingHost()))
+        task = asyncio.create_task(in_sandbox(module(LOOP), NotingHost()))
         for _ in range(pauses):
             await asyncio.sleep(0.002)
+        begun = time.monotonic()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert time.monotonic() - begun < 5  # and not when its time is up
         assert children() == before
         assert not [each for each in threading.enumerate() if each.name.startswith("sandbox")]
 
@@ -149,24 +151,34 @@ def test_cancelling_while_it_prints_does_not_hang() -> None:
 
 
 @on_linux
-@pytest.mark.parametrize("body", [LOOP, WAITS])
-def test_a_process_that_dies_is_an_error_of_the_sandbox(body: str) -> None:
+def test_a_process_that_dies_is_an_error_of_the_sandbox() -> None:
+    async def main() -> None:
+        before, host = children(), NotingHost()
+        task = asyncio.create_task(in_sandbox(module(f"ctx.log('begun')\n{LOOP}"), host))
+        await until(lambda: bool(host.logged))
+        (pid,) = children() - before
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(SandboxError, match="process died"):
+            await task
+        assert children() == before
+
+    asyncio.run(main())
+
+
+@on_linux
+def test_a_script_whose_process_died_while_it_waited_can_still_be_cancelled() -> None:
     async def main() -> None:
         before, host = children(), Waiting()
-        task = asyncio.create_task(in_sandbox(module(body), host))
-        pid = await a_new_child(before)
-        if body == WAITS:
-            await host.begun.wait()
+        task = asyncio.create_task(in_sandbox(module(WAITS), host))
+        await host.begun.wait()
+        (pid,) = children() - before
         os.kill(pid, signal.SIGKILL)
-        if body == LOOP:
-            with pytest.raises(SandboxError, match="SIGKILL"):
-                await task
-        else:  # it may be found out only when there is an answer to bring
-            await until(lambda: not is_there(pid))
-            task.cancel()
-            with pytest.raises((SandboxError, asyncio.CancelledError)):
-                await task
+        await until(lambda: not is_there(pid))
+        task.cancel()
+        with pytest.raises((SandboxError, asyncio.CancelledError)):  # found out already, or only with an answer
+            await task
         assert children() == before
+        assert host.cancelled == 2
 
     asyncio.run(main())
 

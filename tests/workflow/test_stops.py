@@ -1,6 +1,7 @@
 """A run is stopped wherever it stands; agents that do not end are left behind (spec-workflow 5.7, 7.63, 7.65)."""
 
 import asyncio
+import copy
 import itertools
 import os
 import threading
@@ -11,13 +12,15 @@ from typing import Any
 import pytest
 
 from fanfold import AgentDefinition, PermissionPolicy, Session, ToolOutput, ToolSpec
+from fanfold.contracts.facts import Fact, UserMessaged
 from fanfold.contracts.messages import ModelRequest, UserMessage
 from fanfold.contracts.record import JsonObject
-from fanfold.contracts.run_journal import AttemptEnd, Result
-from fanfold.contracts.steps import AgentStepSpec
+from fanfold.contracts.run_journal import AttemptEnd, Result, Turns
+from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.contracts.workflow_runs import WorkflowLimits
+from fanfold.errors import LifecycleError
 from fanfold.kernel.run_journal import decode_line
-from fanfold.protocols import ToolScope
+from fanfold.protocols import EventSink, StepFacts, ToolScope
 from fanfold.testing import Reply, ScriptedModel, calls
 from fanfold.testing.memory_runs import Change, MemoryRuns
 from fanfold.testing.virtual_loop import run_virtually, virtual_env
@@ -25,7 +28,7 @@ from fanfold.workflow.agents import LEFT_BEHIND
 from fanfold.workflow.attempt import GRACE_SECONDS
 from fanfold.workflow.crew import GRACE_SECONDS as AGENT_GRACE_SECONDS
 from tests.support.open_session import opened, until
-from tests.workflow.rig import META, Rig, Team, failure
+from tests.workflow.rig import META, Rig, Team, failure, outcome
 
 PROMPTS = ("a", "b", "c")
 
@@ -237,6 +240,55 @@ def test_one_that_was_skipped_and_does_not_end_holds_nobody_up() -> None:
     run_virtually(main())
 
 
+class Late(Team):
+    """Its agent `b` cannot be cancelled; when it is let go it tells of a turn. `c` takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = asyncio.Event()
+        self.came_to: list[str] = []
+        self.kept: StepFacts | None = None
+
+    def within(self, facts: StepFacts) -> "Late":
+        inner = copy.copy(self)
+        inner.kept = facts
+        return inner
+
+    async def execute_step(self, spec: AgentStepSpec, events: EventSink | None = None) -> StepOutcome:
+        while spec.prompt == "b" and not self.let_go.is_set():
+            try:
+                await self.let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        if spec.prompt == "b":
+            assert self.kept is not None
+            try:
+                await self.kept.record([Fact(1, "m-1", None, UserMessaged("late"))])
+            except LifecycleError as error:
+                self.came_to.append(str(error))
+        else:
+            await asyncio.sleep(10 if spec.prompt == "c" else 0)
+        return outcome(spec, f"re: {spec.prompt}")
+
+
+def test_what_was_left_behind_writes_nothing_any_more() -> None:
+    async def main() -> None:
+        made, team = Scene(), Late()
+        rig = Rig(Path(), team, files=made.files, env=virtual_env())
+        rig.register(made.script)
+        launch = await rig.workflows.launch_async(META["name"])
+        await asyncio.sleep(1)
+        assert await rig.workflows.skip_async(launch.run_id, "/0.1#0")
+        await asyncio.sleep(2 * AGENT_GRACE_SECONDS)
+        team.let_go.set()
+        result = await rig.workflows.wait_async(launch.run_id)
+        assert (result.status, result.value) == ("completed", ["re: a", None, "re: c"])
+        assert len(team.came_to) == 1
+        assert not any(isinstance(each, Turns) for each in records(made.files, launch.run_id))
+
+    run_virtually(main())
+
+
 # ---- in a session ---------------------------------------------------------------------------------------------------
 
 WORKER = AgentDefinition(name="worker", description="works with a tool", tools=("hold", "bash"))
@@ -283,7 +335,8 @@ async def stopped_while_held(session: Session, is_held: Callable[[], Any]) -> fl
     assert (await session.workflows.stop_async(launch.run_id)).status == "stopped"
     took = loop.time() - begun
     assert took < GRACE_SECONDS
-    other = await session.workflows.run_async("holding", {"prompt": "be quick"})
+    async with asyncio.timeout(10):
+        other = await session.workflows.run_async("holding", {"prompt": "be quick"})
     assert (other.status, other.value) == ("completed", "done")
     return took
 
@@ -302,8 +355,10 @@ def test_a_tool_that_ignores_its_cancellation_keeps_no_place_of_the_session(tmp_
         tool = Hold(ignores)
         model = model_of(("hold", {}))
         async with opened(tmp_path, model, tool, agents={"worker": WORKER}, max_parallel_tasks=1) as session:
-            await stopped_while_held(session, lambda: tool.runs)
-            let_go.set()
+            try:
+                await stopped_while_held(session, lambda: tool.runs)
+            finally:
+                let_go.set()
             await session.settled_async()
             assert await session.parallel_async(
                 [{"task_id": "t", "agent": "worker", "description": "d", "prompt": "p"}]

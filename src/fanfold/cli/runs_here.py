@@ -37,7 +37,7 @@ async def find_run(files: WorkflowFiles, typed: str) -> str:
     ids = await files.run_ids()
     if typed in ids:
         return typed
-    is_end = bool(typed) and _HEX.issuperset(typed)
+    is_end = _HEX.issuperset(typed)
     found = [each for each in ids if each.startswith(typed) or (is_end and each.endswith(typed))]
     if len(found) == 1:
         return found[0]

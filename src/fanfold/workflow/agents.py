@@ -5,7 +5,7 @@ way always ends and is recorded; what is refused is the launch of the next one.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from fanfold.contracts.codec import encode_json
 from fanfold.contracts.events import AgentEvent
-from fanfold.contracts.facts import Fact, ToolResulted
 from fanfold.contracts.governance import BudgetDenial
 from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.record import JsonValue
@@ -24,7 +23,6 @@ from fanfold.env import Clock
 from fanfold.errors import (
     BudgetExhaustedError,
     ExecutorError,
-    LifecycleError,
     ParkedError,
     ProviderError,
     RunCancelledError,
@@ -32,9 +30,7 @@ from fanfold.errors import (
     WorkflowAgentError,
     WorkflowInputError,
 )
-from fanfold.kernel.journal import usage_of
 from fanfold.kernel.run_entries import Claim
-from fanfold.kernel.run_journal import facts_of
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.fanout import stand_in
 from fanfold.orchestration.ledger import TokenLedger
@@ -44,6 +40,7 @@ from fanfold.protocols import AgentExecutor
 from fanfold.workflow.crew import Crew
 from fanfold.workflow.host import PlacedCall
 from fanfold.workflow.journal import RunJournal
+from fanfold.workflow.kept_turns import KeptTurns
 from fanfold.workflow.progress import Progress
 from fanfold.workflow.script_host import RunHaltedError
 
@@ -230,7 +227,7 @@ class LiveAgents:
             )
         )
         spec = _spec(placed, claim)
-        turns = _KeptTurns(self._journal, seq, claim)
+        turns = KeptTurns(self._journal, seq, claim)
         self._running[spec.task_id] = placed
         self._tell(placed, "started")
         begun_ms = self._clock.monotonic_ms()
@@ -383,43 +380,3 @@ def _value(placed: PlacedCall, outcome: StepOutcome) -> JsonValue:
         "files": [] if tree is None else list(tree.files),
         "is_cut": tree is not None and tree.is_cut,
     }
-
-
-class _KeptTurns:
-    """The turns of one agent, kept in the run's journal, so that it goes on from its last one after a crash."""
-
-    def __init__(self, journal: RunJournal, seq: int, claim: Claim) -> None:
-        self.key = claim.key
-        self.recorded = facts_of(claim)
-        self.has_ended = False
-        self.has_news = False
-        self.tools = 0
-        self.is_closed = False
-        """Its agent was left behind: whatever that still does is no part of the run."""
-        self._journal = journal
-        self._seq = seq
-        self._has_failed = claim.has_ended
-        self._error: StorageError | None = None
-
-    @property
-    def has_failed(self) -> bool:
-        return self.has_ended or self._has_failed
-
-    def go_on(self) -> Usage:
-        return NO_USAGE if self.has_failed else usage_of(self.recorded)
-
-    async def record(self, facts: Sequence[Fact]) -> None:
-        if self.is_closed:
-            raise LifecycleError("the run that this agent belonged to has left it behind")
-        self.has_news = True
-        self.tools += sum(isinstance(fact.payload, ToolResulted) for fact in facts)
-        try:
-            await self._journal.turns(self._seq, facts)
-        except StorageError as error:
-            self._error = error  # an executor may take it for a failure of its step
-            raise
-
-    async def land(self) -> None:
-        if self._error is not None:
-            raise self._error
-        await self._journal.flush()

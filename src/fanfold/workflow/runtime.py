@@ -5,7 +5,7 @@ A run goes on as a task of the session, whoever asked for it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from fanfold.contracts.workflow_runs import (
     RunSummary,
@@ -22,6 +22,28 @@ from fanfold.workflow.attempt import Attempt
 from fanfold.workflow.launching import Launcher, LaunchRequest
 from fanfold.workflow.registry import Registry
 from fanfold.workflow.runs import all_runs, end_run, recorded_result, run_summary, until_free
+
+
+class LaunchOptions(TypedDict, total=False):
+    script: str | None
+    """The text of an inline script instead of a name; it runs in the sandbox."""
+    resume_from_run_id: str | None
+    """The run to go on with: what it has recorded is not run again."""
+    fork: bool
+    """Begin a new run with the recorded results of that one, for other `args`."""
+    only_failed: bool
+    """Run what failed before, and nothing that is not recorded outside of those lanes."""
+    strict: bool
+    """Refuse to go on when the script has changed or the journal is damaged."""
+    budget_tokens: int | None
+    """Over all attempts. None: that of the run that is resumed, or no limit."""
+    limits: WorkflowLimits | None
+    """Instead of the session's."""
+    events: EventSink | None
+    """Hears the run, from its launch to its notification."""
+    notify: bool
+    """Tell the conversation of its end, as for a run that the model launched."""
+
 
 Start = Callable[[Coroutine[Any, Any, WorkflowResult]], "asyncio.Task[WorkflowResult]"]
 """Starts work as a task of the session, which cancels it at its end and waits for it."""
@@ -92,86 +114,28 @@ class WorkflowRuntime:
 
     @on_loop
     async def launch_async(
-        self,
-        name: str | None = None,
-        args: Mapping[str, Any] | None = None,
-        *,
-        script: str | None = None,
-        resume_from_run_id: str | None = None,
-        fork: bool = False,
-        only_failed: bool = False,
-        strict: bool = False,
-        budget_tokens: int | None = None,
-        limits: WorkflowLimits | None = None,
-        events: EventSink | None = None,
-        notify: bool = False,
+        self, name: str | None = None, args: Mapping[str, Any] | None = None, **options: Unpack[LaunchOptions]
     ) -> WorkflowLaunch:
         """Start a run, or go on with one, in the background; see `run_async` for one that is waited for.
 
         Args:
             name: of a registered, project or shipped workflow; not needed for a resume.
-            script: the text of an inline one instead, which runs in the sandbox.
-            resume_from_run_id: the run to go on with: what it has recorded is not run again.
-            fork: begin a new run with the recorded results of that one, for other `args`.
-            only_failed: run what failed before, and nothing that is not recorded outside of those lanes.
-            strict: refuse to go on when the script has changed or the journal is damaged.
-            budget_tokens: over all attempts. None: that of the run that is resumed, or no limit.
-            notify: tell the conversation of its end, as for a run that the model launched.
+            options: see `LaunchOptions`.
 
         Raises:
             WorkflowInputError: nothing was started; `code` says why.
         """
-        return (
-            await self.begin(
-                LaunchRequest(
-                    name=name,
-                    args=args,
-                    script=script,
-                    resume_from_run_id=resume_from_run_id,
-                    fork=fork,
-                    only_failed=only_failed,
-                    strict=strict,
-                    budget_tokens=budget_tokens,
-                    limits=limits,
-                    events=events,
-                    notify=notify,
-                )
-            )
-        )[0]
+        return (await self.begin(LaunchRequest(name=name, args=args, **options)))[0]
 
     launch = blocking(launch_async)
 
     @on_loop
     async def run_async(
-        self,
-        name: str | None = None,
-        args: Mapping[str, Any] | None = None,
-        *,
-        script: str | None = None,
-        resume_from_run_id: str | None = None,
-        fork: bool = False,
-        only_failed: bool = False,
-        strict: bool = False,
-        budget_tokens: int | None = None,
-        limits: WorkflowLimits | None = None,
-        events: EventSink | None = None,
+        self, name: str | None = None, args: Mapping[str, Any] | None = None, **options: Unpack[LaunchOptions]
     ) -> WorkflowResult:
         """`launch_async`, and wait for the end. A script that fails is a result with status `failed`, not an exception.
         Cancelling the wait does not end the run; `stop` does."""
-        _, task = await self.begin(
-            LaunchRequest(
-                name=name,
-                args=args,
-                script=script,
-                resume_from_run_id=resume_from_run_id,
-                fork=fork,
-                only_failed=only_failed,
-                strict=strict,
-                budget_tokens=budget_tokens,
-                limits=limits,
-                events=events,
-            )
-        )
+        _, task = await self.begin(LaunchRequest(name=name, args=args, **options))
         return await asyncio.shield(task)
 
     run = blocking(run_async)
