@@ -75,7 +75,7 @@ class StepOutcome(Record, frozen=True, kw_only=True, omit_defaults=True, dict=Tr
     error_code: str | None = None
     """Of a failure, to branch on: the `code` of the error that ended it (`BUDGET_EXHAUSTED`, `LLM_ERROR`, `PARKED`,
     `STEP_LIMIT`, ...), `RUN_CANCELLED`, `TIMEOUT`, `UNKNOWN_AGENT`, `NO_ANSWER` (broken off, filtered, denied, empty),
-    `SCHEMA_MISMATCH`, or `EXECUTOR_ERROR`. Absent where an executor of your own gives none."""
+    `SCHEMA_MISMATCH`, `ISOLATION`, or `EXECUTOR_ERROR`. Absent where an executor of your own gives none."""
     stop_reason: str | None = None
     """Present when the answer did not end by itself, for example `length`."""
     blocked_by: Literal["auth", "quota"] | None = None
