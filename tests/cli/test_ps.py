@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,3 +55,11 @@ def test_only_runs_that_somebody_holds_are_listed(fanfold: Fanfold, tmp_path: Pa
 def test_where_nothing_runs_it_says_so(fanfold: Fanfold) -> None:
     assert fanfold("ps").err == "no workflow runs here just now; see: fanfold runs list\n"
     assert json.loads(fanfold("ps", "--json").out)["runs"] == []
+
+
+def test_it_loads_nothing_that_looking_does_not_need(tmp_path: Path) -> None:
+    code = "import sys; from fanfold.cli.main import run; run(['ps']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "fanfold.workflow.runs" in loaded
+    assert loaded & {"aiohttp", "rich", "jsonschema_rs", "difflib", "fanfold.agent", "fanfold.session.session"} == set()

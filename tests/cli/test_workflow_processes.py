@@ -162,6 +162,7 @@ def test_a_run_that_goes_on_is_seen_and_cannot_be_resumed(fanfold: Fanfold, serv
         refused = fanfold("workflow", *command)
         assert refused.code in (1, 8), command
         assert f"fanfold logs -f {held.run}" in refused.err
+        assert "plan:" not in refused.err
     refused = fanfold("workflow", "resume", held.run, "--json")
     assert (refused.code, json.loads(refused.err)["code"]) == (8, "ALREADY_ACTIVE")
     assert f"follow it with: fanfold logs -f {held.run}" in fanfold("runs", "show", held.run).err

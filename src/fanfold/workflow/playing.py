@@ -35,6 +35,8 @@ async def ready(script: Script) -> ReadyScript:
 async def play_script(what: ReadyScript, args: JsonObject, host: RunHost, root: Lane) -> JsonValue:
     """What the script returns. Raises what it raises, or `SandboxError`."""
     script = what.script
+    # More than run at once: while the results of some are being synced, the next ones are at work.
+    width = 4 * host.limits.concurrency
     if what.function is None:
         return await run_inline(
             script.text or "",
@@ -44,8 +46,10 @@ async def play_script(what: ReadyScript, args: JsonObject, host: RunHost, root: 
             seed=host.seed,
             first_ms=host.now_ms(),
             name=script.meta.name,
+            root=root,
+            width=width,
         )
-    ctx = WorkflowContext(host, args, root, file_name=script.file_name, width=4 * host.limits.concurrency)
+    ctx = WorkflowContext(host, args, root, file_name=script.file_name, width=width)
     value: JsonValue = await play(what.function, ctx, root)
     return value
 
