@@ -520,10 +520,10 @@ def test_a_session_that_nobody_holds_any_more_is_not_woken(tmp_path: Path) -> No
 
     async def main() -> None:
         async with await Agent.create_async(models={"a/b": model}) as agent:
-            notices = notices_of(await agent.session_async(tmp_path))
+            conversation = (await agent.session_async(tmp_path))._conversation
             gc.collect()
             assert agent.list_sessions() == []
-            notices.post(ONE)
+            conversation.notices.post(ONE)
             await turns()
 
     asyncio.run(main())
