@@ -11,6 +11,7 @@ from typing import Literal
 from fanfold.contracts.record import Record
 from fanfold.nearest import did_you_mean
 from fanfold.workflow.calls import AgentCall
+from fanfold.workflow.scripts import BY_SPEED
 
 _CLOCK = "the clock differs from run to run: use ctx.now(), when the run was first launched in Unix ms"
 _CHANCE = "chance differs from run to run: use ctx.random(), the same at its place in each attempt"
@@ -20,7 +21,7 @@ _TASKS = "calls of tasks that run at once may swap places: use ctx.parallel or c
 _WORLD = "what it finds may differ when the run is resumed: let an agent do it, or pass it as an argument"
 _HASHES = "it differs from process to process"
 
-_ERRORS = {"asyncio.wait": _COMPLETION, "asyncio.as_completed": _COMPLETION}
+_ERRORS = {f"asyncio.{name}": _COMPLETION for name in BY_SPEED}
 _WARNINGS = {
     "asyncio.create_task": _TASKS,
     "asyncio.ensure_future": _TASKS,

@@ -28,7 +28,7 @@ from fanfold.options import SessionOptions
 from fanfold.portal import complete
 from fanfold.session.session import Session
 from fanfold.workflow.runtime import WorkflowRuntime
-from fanfold.workflow.scripts import Script, function_of
+from fanfold.workflow.scripts import Script
 
 _PLAN_SECONDS = 5.0
 
@@ -186,8 +186,9 @@ async def opened(launch: Launch, setup: Setup) -> AsyncGenerator[tuple[Agent, Se
         await open_agent(setup.config) as agent,
         await open_session(agent, setup.allow, options) as session,
     ):
-        if launch.script is not None and not launch.is_inline:
-            session.workflows.register(dict(launch.script.meta), function_of(launch.script))
+        script = launch.script
+        if script is not None and script.path is not None and script.text is not None and not launch.is_inline:
+            session.workflows.add_file(script.path, script.text)  # as it was read and approved
         yield agent, session
 
 

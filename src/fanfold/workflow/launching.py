@@ -5,6 +5,7 @@ the run is taken, and only then something is written. Whatever is refused is ref
 """
 
 import hashlib
+import os
 from collections.abc import Callable
 
 import msgspec
@@ -249,6 +250,7 @@ class Launcher:
             tool_uses=view.tool_uses,
             started_ms=now_ms if is_new or before is None else before.started_ms,
             updated_ms=now_ms,
+            process=os.getpid(),
         )
         header = Header(
             run_id=run_id,

@@ -22,6 +22,8 @@ from fanfold.workflow.progress import Progress
 QUIET_SECONDS = 0.05
 """A script of which nothing was heard for so long has gone as far as it can."""
 QUIET_IN_SANDBOX_SECONDS = 0.3
+GRACE_SECONDS = 5.0
+"""For a script that was cancelled, and may swallow it."""
 
 
 class _Planned:
@@ -91,13 +93,15 @@ async def plan_resume(
         moved=lambda record: None,
     )
     script = asyncio.ensure_future(play_script(what, args, host, Lane()))
-    await _until_quiet(script, ask, QUIET_IN_SANDBOX_SECONDS if what.function is None else QUIET_SECONDS)
-    is_complete = script.done() and not ask.waiting
-    if script.done() and not script.cancelled() and (error := script.exception()) is not None and not ask.calls:
-        raise error
-    script.cancel()
-    await asyncio.wait({script})
-    progress.is_over = True
+    try:
+        await _until_quiet(script, ask, QUIET_IN_SANDBOX_SECONDS if what.function is None else QUIET_SECONDS)
+        is_complete = script.done() and not ask.waiting
+        if script.done() and not script.cancelled() and (error := script.exception()) is not None and not ask.calls:
+            raise error
+    finally:
+        script.cancel()
+        await asyncio.wait({script}, timeout=GRACE_SECONDS)
+        progress.is_over = True
     return WorkflowPlan(
         run_id=view.run_id,
         workflow=what.script.meta.name,

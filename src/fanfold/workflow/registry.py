@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from fanfold.contracts.policy import Decision
 from fanfold.contracts.workflow_runs import WorkflowInfo
@@ -63,6 +64,16 @@ class Registry:
         self._registered[script.meta.name.casefold()] = script
         return _info(script)
 
+    def add_file(self, path: str, text: str) -> WorkflowInfo:
+        """A script file from outside of the project: known by its name from now on, and approved like any other file.
+
+        Raises:
+            WorkflowInputError: `bad_script`, `bad_meta`.
+        """
+        script = read_script(text, "file", path)
+        self._registered[script.meta.name.casefold()] = script
+        return self.info(script.meta.name)
+
     def all(self) -> list[WorkflowInfo]:
         """Sorted by name, those with a problem too."""
         return [found.info for _, found in sorted(self._found().items())]
@@ -94,9 +105,8 @@ class Registry:
         known = found.get(name.casefold()) if isinstance(name, str) else None
         if known is None or known.info.name != name:
             names = [each.info.name for each in found.values()]
-            hint = did_you_mean(name, names) if isinstance(name, str) else ""
-            listed = ", ".join(sorted(names)) or "none"
-            raise WorkflowInputError("unknown_workflow", f"there is no workflow {name!r}{hint}; there are: {listed}")
+            hint = did_you_mean(name if isinstance(name, str) else "", names)
+            raise WorkflowInputError("unknown_workflow", f"there is no workflow {name!r}{hint}")
         return known
 
     def _found(self) -> dict[str, _Found]:
@@ -107,11 +117,14 @@ class Registry:
             key = read.info.name.casefold()
             if key in taken:
                 problem = f"{taken[key]} has the same name"
-                read = _Found(msgspec.structs.replace(read.info, name=file.path, problem=problem), None)
+                read = _Found(replace(read.info, name=file.path, problem=problem), None)
                 key = file.path.casefold()
             taken[key] = file.path
             found[key] = read
-        return found | {name: _Found(_info(script), script) for name, script in self._registered.items()}
+        return found | {name: self._told(script) for name, script in self._registered.items()}
+
+    def _told(self, script: Script) -> _Found:
+        return _Found(replace(_info(script), needs_approval=self.needs_approval(script)), script)
 
     def _read(self, file: ScriptFile) -> _Found:
         try:
@@ -120,7 +133,7 @@ class Registry:
             script = read_script(file.text, "file", file.path)
         except WorkflowInputError as error:
             return _Found(WorkflowInfo(name=file.path, kind="file", path=file.path, problem=str(error)), None)
-        return _Found(msgspec.structs.replace(_info(script), needs_approval=self.needs_approval(script)), script)
+        return self._told(script)
 
 
 def _info(script: Script) -> WorkflowInfo:

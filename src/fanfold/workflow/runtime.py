@@ -86,6 +86,17 @@ class WorkflowRuntime:
         self._on_change()
         return info
 
+    def add_file(self, path: str, text: str) -> WorkflowInfo:
+        """Make a script file from outside of the project known by the name in its META; it runs as that text, once that
+        is approved.
+
+        Raises:
+            WorkflowInputError: `bad_script`, `bad_meta`.
+        """
+        info = self._registry.add_file(path, text)
+        self._on_change()
+        return info
+
     def available(self) -> list[WorkflowInfo]:
         """Those that can be launched by name, and those that cannot with the reason."""
         return self._registry.all()

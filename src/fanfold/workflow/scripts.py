@@ -80,47 +80,26 @@ def read_script(text: str, kind: SourceKind, path: str | None = None) -> Script:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise WorkflowInputError("bad_script", f"{where} is no Python: {error}") from None
     meta = parse_meta(_literal_meta(module, where))
-    for hazard in hazards(module):
-        if hazard.is_fatal:
-            raise WorkflowInputError("bad_script", f"{where}, line {hazard.line}: {hazard.text}")
+    _require_order(module, where)
     return Script(meta=meta, kind=kind, entry=_entry_of(module, where), text=text, path=path, sha256=text_sha(text))
 
 
-class Hazard(msgspec.Struct, frozen=True):
-    """Something by which two runs of one script would differ."""
-
-    line: int
-    text: str
-    is_fatal: bool
-    """It depends on which agent is quicker, so the script could not be resumed."""
+BY_SPEED = ("as_completed", "wait")
+"""Of asyncio: they tell which agent was quicker, so a script that goes by them could not be resumed (notes 4)."""
 
 
-_BY_SPEED = ("as_completed", "wait")
-_BY_CHANCE = {
-    "time": ("time", "time_ns", "monotonic", "perf_counter", "ctx.now()"),
-    "datetime": ("now", "utcnow", "today", "ctx.now()"),
-    "date": ("today", "ctx.now()"),
-    "random": ("random", "randint", "choice", "shuffle", "sample", "uniform", "ctx.random()"),
-    "uuid": ("uuid1", "uuid4", "ctx.uuid()"),
-    "os": ("urandom", "getpid", "ctx.random()"),
-}
-"""By module or class: what of it is another thing each time, and at the end what to use instead."""
-
-
-def hazards(module: ast.Module) -> list[Hazard]:
-    """What a look at the text tells of them, in the order of the lines."""
-    found: list[Hazard] = []
+def _require_order(module: ast.Module, where: str) -> None:
     for node in ast.walk(module):
-        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name | ast.Attribute):
-            continue
-        owner = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
-        if owner == "asyncio" and node.attr in _BY_SPEED:
-            text = f"asyncio.{node.attr} tells which agent was quicker, and each run would go another way"
-            found.append(Hazard(node.lineno, f"{text}; use ctx.parallel or ctx.pipeline", is_fatal=True))
-        elif node.attr in _BY_CHANCE.get(owner, ())[:-1]:
-            text = f"{owner}.{node.attr} is another one in each attempt; use {_BY_CHANCE[owner][-1]}"
-            found.append(Hazard(node.lineno, text, is_fatal=False))
-    return sorted(found, key=lambda hazard: hazard.line)
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in BY_SPEED
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "asyncio"
+        ):
+            reason = f"asyncio.{node.attr} tells which agent was quicker, and each attempt would go another way"
+            raise WorkflowInputError(
+                "bad_script", f"{where}, line {node.lineno}: {reason}; use ctx.parallel or ctx.pipeline"
+            )
 
 
 def _literal_meta(module: ast.Module, where: str) -> object:
