@@ -117,14 +117,14 @@ def test_a_run_at_80_columns() -> None:
     assert shown(run.tree, 80) == [
         "review-changes · attempt 2 · running · 2:30",
         "2 done · 1 cached · 2 running · 1 queued · 1 failed · 1 silent",
-        "budget ███████░░░░░░░░░░░░░ 19.8k / 50.0k · $1.25",
-        "✓ Collect  2/2                                             1200  $0.0031    1.0s",
-        "▸ Audit  2/5 · 2 running · 1 failed                       16.6k    $1.25    2:27",
-        "  ▸ correctness of the pars…  small-1       read_file                       2:26",
-        "  ✗ security: the answer broke off                          800             6.0s",
-        "  ✓ 日本語のラベル            small-1       1 tool        15.8k    $1.25   26.9s",
-        "  ! tests                     small-1       silent 2:26                     2:26",
-        "  · docs                      small-1",
+        "budget ███████░░░░░░░░░░░░ 19.8k / 50.0k · $1.25",
+        "✓ Collect  2/2                                           1200  $0.0031    1.0s",
+        "▸ Audit  2/5 · 2 running · 1 failed                     16.6k    $1.25    2:27",
+        "  ▸ correctness of the pa…  small-1       read_file                       2:26",
+        "  ✗ security: the answer broke off                        800             6.0s",
+        "  ✓ 日本語のラベル          small-1       1 tool        15.8k    $1.25   26.9s",
+        "  ! tests                   small-1       silent 2:26                     2:26",
+        "  · docs                    small-1",
         "· Verify",
     ]
 
@@ -135,18 +135,37 @@ def test_a_run_at_40_columns() -> None:
     assert shown(run.tree, 40) == [
         "review-changes · attempt 2 · running",
         "2:30",
-        "2 done · 1 cached · 2 running · 1 queued",
-        "1 failed · 1 silent",
-        "budget ███░░░░░░░ 19.8k / 50.0k · $1.25",
-        "✓ Collect  2/2              1200    1.0s",
-        "▸ Audit  2/5 · 2 running…  16.6k    2:27",
-        "  ▸ correctness of the p…           2:26",
-        "  ✗ security: the answer…    800    6.0s",
-        "  ✓ 日本語のラベル         15.8k   26.9s",
-        "  ! silent 2:26: tests              2:26",
+        "2 done · 1 cached · 2 running",
+        "1 queued · 1 failed · 1 silent",
+        "budget ███░░░░░░ 19.8k / 50.0k · $1.25",
+        "✓ Collect  2/2            1200    1.0s",
+        "▸ Audit  2/5 · 2 runni…  16.6k    2:27",
+        "  ▸ correctness of the…           2:26",
+        "  ✗ security: the answ…    800    6.0s",
+        "  ✓ 日本語のラベル       15.8k   26.9s",
+        "  ! silent 2:26: tests            2:26",
         "  · docs",
         "· Verify",
     ]
+
+
+def test_a_label_has_the_room_of_models_and_prices_that_nobody_has_told_of() -> None:
+    run = Run()
+    run.start()
+    label = "Is the name of this function unclear?"
+    run.agent("#0", "started", label=label)
+    assert label in shown(run.tree, 80)[-1]
+    run.agent("#1", "started", label="other", model="acme/small-1")
+    assert label not in shown(run.tree, 80)[-2]
+    assert shown(run.tree, 80)[-1].split()[2] == "small-1"
+
+
+def test_a_frame_leaves_two_columns_to_the_control_c_that_a_terminal_writes_behind_it() -> None:
+    run = Run()
+    run.start()
+    run.agent("#0", "started", label="x" * 300)
+    for width in (40, 80, 120):
+        assert max(map(len, shown(run.tree, width))) == width - 2
 
 
 def test_a_run_that_is_over_is_folded_to_its_phases() -> None:
@@ -158,9 +177,9 @@ def test_a_run_that_is_over_is_folded_to_its_phases() -> None:
     assert shown(run.tree, 80) == [
         "review-changes · attempt 2 · completed with failures · 3:17",
         "5 done · 1 cached · 0 running · 0 queued · 1 failed",
-        "budget ███████░░░░░░░░░░░░░ 19.8k / 50.0k · $1.50",
-        "✓ Collect  2/2                                             1200  $0.0031    1.0s",
-        "✗ Audit  5/5 · 1 failed                                   16.6k    $1.25    2:27",
+        "budget ███████░░░░░░░░░░░░ 19.8k / 50.0k · $1.50",
+        "✓ Collect  2/2                                           1200  $0.0031    1.0s",
+        "✗ Audit  5/5 · 1 failed                                 16.6k    $1.25    2:27",
         "· Verify",
     ]
 

@@ -208,6 +208,14 @@ def test_the_first_fault_in_the_order_of_the_text_is_told() -> None:
     assert json_fault({"a": [1, {2}], "b": {3}, "c": math.nan}) == (
         "$.a[1]: set is no JSON type; use dict, list, str, int, float, bool or None"
     )
+    assert json_fault([[1, {2}], {3}]) == json_fault([[1, {2}]])
+
+
+def test_whole_numbers_may_be_long_and_count_by_their_digits() -> None:
+    longest = 2**10_000 - 1
+    assert args_of({"n": longest}) == {"n": longest}
+    assert "too large" in str(json_fault({"n": longest + 1}))
+    assert json_fault([longest] * 10, 20_000) == "$: it takes more than 20,000 bytes"
 
 
 def test_args_are_what_json_gives_back_and_nobody_elses() -> None:
@@ -260,7 +268,9 @@ def test_args_may_be_so_long_and_no_longer() -> None:
         size = len(json.dumps(args, separators=(",", ":"), ensure_ascii=False).encode())
         assert args_of(args, None, size) == args
         assert "bytes" in str(refusal(args_of, args, None, size - 1))
-    assert "bytes" in str(refusal(args_of, '{"a":1}' + " " * 100, None, 100))
+    text = '{"a":1}' + " " * 93
+    assert args_of(text, None, 100) == {"a": 1}
+    assert "bytes" in str(refusal(args_of, text + " ", None, 100))
 
 
 SCHEMA = {

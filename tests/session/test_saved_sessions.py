@@ -25,6 +25,7 @@ from fanfold.contracts.agents import WorkerAgentSpec
 from fanfold.contracts.messages import ModelRequest, ToolMessage
 from fanfold.contracts.policy import ConfirmationPolicy
 from fanfold.contracts.runs import SessionRetentionLimits
+from fanfold.contracts.workflow_runs import WorkflowLimits
 from fanfold.errors import (
     AlreadyActiveError,
     ConfigError,
@@ -337,6 +338,9 @@ _OPTIONS: dict[str, Any] = {
     "wake_on_notice": False,
     "worker_agents": (WorkerAgentSpec(name="w", kind="reviewer"),),
     "manual_delegation_enabled": False,
+    "workflow_tool": False,
+    "inline_workflows": True,
+    "workflow_limits": WorkflowLimits(concurrency=2),
     "auto_delegation": AutoDelegation(max_tasks=2),
     "auto_parallel": False,
 }

@@ -120,8 +120,8 @@ async def live(what: str, workspace: Path, server: str) -> None:
         say(await do(session, workspace))
 
 
-def say(*words: object) -> None:
-    print(*words, flush=True)
+def say(line: object) -> None:
+    os.write(1, f"{line}\n".encode())  # in one piece, or a kill might come before the end of the line
 
 
 async def load() -> None:
@@ -147,7 +147,7 @@ def serve() -> None:
                 os._exit(1)
             os._exit(0)
         _, status = os.waitpid(pid, 0)
-        say("ended", os.waitstatus_to_exitcode(status))
+        say(f"ended {os.waitstatus_to_exitcode(status)}")
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ def test_whatever_a_script_raises_ends_its_run_and_is_told(tmp_path: Path, name:
         assert "<status>failed</status>" in notice.text
         lines, _ = await rig.files.events(launch.run_id)
         assert b"task_notification" in lines[-1]
+        assert b"is no character" in b"".join(lines[:-1])  # what it logged
 
     asyncio.run(main())
 
@@ -84,7 +85,9 @@ def test_what_is_raised_in_a_slot_costs_that_slot(tmp_path: Path, name: str, whe
         result = await rig.run(script)
         assert (result.status, result.value) == ("completed_with_failures", ["re: a1", None])
         (failure,) = result.failures
-        assert (failure.index, len(failure.message) <= MAX_FAULT_CHARACTERS) == (1, True)
+        assert (failure.index, failure.stage) == (1, 0 if where == "stage" and name != "cancelled" else None)
+        assert name == "cancelled" or failure.code == ERRORS[name][1]
+        assert len(failure.message) <= MAX_FAULT_CHARACTERS
 
     asyncio.run(main())
 

@@ -145,7 +145,7 @@ def test_a_stop_that_races_with_the_end_leaves_one_answer_and_no_request_behind(
         assert seen == result.status == rig.notification()["status"]
         ends[seen] += 1
         assert (await end(launch.run_id)).status in (seen, "paused", "stopped")
-        again = process(files.another_process())
+        again = process(files.another_process(), paced(dice))
         whole = await again.workflows.run_async(resume_from_run_id=launch.run_id)  # whatever was asked of the other one
         assert whole.status == "completed"
         assert (whole.counts.cached, whole.counts.launched) == (result.counts.done, 5 - result.counts.done)

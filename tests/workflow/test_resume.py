@@ -311,3 +311,19 @@ def test_a_call_has_the_same_task_id_in_each_attempt_and_no_other_call_has_it(tm
         assert [spec.task_id for spec in again.team.asked] == ids
 
     asyncio.run(main())
+
+
+def test_chance_and_time_of_a_fork_are_those_of_the_run_that_was_launched_first(tmp_path: Path) -> None:
+    async def script(ctx: Any, args: Any) -> Any:
+        return [ctx.now(), await ctx.agent(f"about {ctx.uuid()} {ctx.random()}")]
+
+    async def main() -> None:
+        first = await Rig(tmp_path).run(script, {"x": 1})
+        rig = Rig(tmp_path)
+        rig.register(script)
+        forked = await rig.workflows.run_async(None, {"x": 2}, resume_from_run_id=first.run_id, fork=True)
+        again = await rig.workflows.run_async(None, {"x": 3}, resume_from_run_id=forked.run_id, fork=True)
+        assert forked.value == again.value == first.value
+        assert rig.team.asked == []
+
+    asyncio.run(main())

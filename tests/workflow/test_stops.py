@@ -240,6 +240,36 @@ def test_one_that_was_skipped_and_does_not_end_holds_nobody_up() -> None:
     run_virtually(main())
 
 
+def test_an_agent_that_its_script_waits_for_no_longer_is_ended_first() -> None:
+    ended: list[str] = []
+
+    async def answer(spec: AgentStepSpec) -> Any:
+        try:
+            return await ignores_everything(spec) if spec.prompt == "stubborn" else await asyncio.Event().wait()
+        finally:
+            ended.append(spec.prompt)
+
+    async def script(ctx: Any, args: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        took: list[float] = []
+        for prompt in ("willing", "stubborn"):
+            begun = loop.time()
+            try:
+                await asyncio.wait_for(ctx.agent(prompt), 1)
+            except TimeoutError:
+                took.append(loop.time() - begun)
+            ended.append(f"end of {prompt}")
+        return took
+
+    async def main() -> None:
+        rig = Rig(Path(), Team(answer), files=MemoryRuns(), env=virtual_env(), limits=WorkflowLimits(concurrency=1))
+        result = await rig.run(script)
+        assert result.value == pytest.approx([1, 1 + AGENT_GRACE_SECONDS])
+        assert ended == ["willing", "end of willing", "end of stubborn"]
+
+    run_virtually(main())
+
+
 class Late(Team):
     """Its agent `b` cannot be cancelled; when it is let go it tells of a turn. `c` takes its time."""
 

@@ -44,6 +44,10 @@ def all_checks(config: Path | None, environ: Mapping[str, str]) -> Iterator[Chec
     yield from local_model_checks()
     yield sandbox_check()
     yield _program("rg", "search uses it", "search reads the files itself, more slowly")
+    inline = "inline workflow scripts"
+    yield _package(
+        "pydantic_monty", f"runs {inline}", f"{inline} are refused; pip install '.[sandbox]' in the checkout"
+    )
     yield _package("rich", "live view of fan-outs", "fan-outs print plain lines; pip install '.[cli]' in the checkout")
 
 

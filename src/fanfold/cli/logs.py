@@ -48,7 +48,8 @@ async def _show(console: Console, typed: str, *, follow: bool, agent: str | None
     position, count = since, 0
     chosen = _Chosen(agent)
     # Not the console's stderr: here the lines are what was asked for.
-    lines = PlainRun(replace(console, err=console.out, is_quiet=False), RunTree(run_id))
+    out = replace(console, err=console.out, is_quiet=False)
+    lines = PlainRun(out, RunTree(run_id), has_phases=agent is None)
     async with lines:
         async for item, position in _events(files, run_id, since, follow=follow):
             if not chosen(item):

@@ -30,7 +30,7 @@ def command(*, console: Console, as_json: bool) -> None:
     else:
         head = ["run", "phase", "agents", "tokens", "age", "process"]
         rows = [_row(each, time.time() * 1000) for each in runs]
-        console.write(table(head, rows, width=console.out_width, to_right=head[3:]))
+        console.write(table(head, rows, width=console.out_width, to_right=head[3:], whole=("run",)))
 
 
 def _row(run: RunSummary, now_ms: float) -> list[str]:

@@ -91,10 +91,12 @@ def table(
     *,
     width: int | None,
     to_right: Collection[str] = (),
+    whole: Collection[str] = (),
 ) -> str:
-    """Rows under their head, each cell on one line, cut to `width` columns in all."""
+    """Rows under their head, each cell on one line, cut to `width` columns in all; those of `whole` are not cut."""
     grid = [list(head), *([_readable(value) for value in row] for row in rows)]
-    widths = _fit([max(map(width_of, column)) for column in zip(*grid, strict=True)], width)
+    natural = [max(map(width_of, column)) for column in zip(*grid, strict=True)]
+    widths = _fit(natural, width, [name in whole for name in head])
     sides = [name in to_right for name in head]
     lines = [_table_line(cells, widths, sides) for cells in grid]
     rule = _GAP.join("─" * each for each in widths)
@@ -112,15 +114,19 @@ def _table_line(cells: Sequence[str], widths: Sequence[int], sides: Sequence[boo
     return _GAP.join(shown).rstrip()
 
 
-def _fit(natural: Sequence[int], width: int | None) -> list[int]:
-    """The columns' widths, the widest ones lowered to one level at which all fit into `width`."""
+def _fit(natural: Sequence[int], width: int | None, is_whole: Sequence[bool]) -> list[int]:
+    """The columns' widths, the widest of those that may be cut lowered to one level at which all fit into `width`."""
     if width is None:
         return list(natural)
     room = width - len(_GAP) * (len(natural) - 1)
+
+    def widths(level: int) -> list[int]:
+        return [each if stays else min(each, level) for each, stays in zip(natural, is_whole, strict=True)]
+
     level = min(max(natural), max(room, _NARROWEST))
-    while level > _NARROWEST and sum(min(each, level) for each in natural) > room:
+    while level > _NARROWEST and sum(widths(level)) > room:
         level -= 1
-    return [min(each, level) for each in natural]
+    return widths(level)
 
 
 # ---- other formats -----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from fanfold.cli.review_changes import Changes, collect_changes
 from fanfold.cli.review_report import SEVERITIES, Found, ReportFormat, Review, Severity, read_found, render_review
 from fanfold.cli.review_run import Job, run_review
 from fanfold.cli.run_tree import run_view_for
-from fanfold.cli.runs_here import command_for
+from fanfold.cli.runs_here import command_for, find_run, run_files
 from fanfold.cli.stopping import run_until_stopped
 from fanfold.cli.workflow_endings import Again, end, refusals, stopped
 from fanfold.cli.workflow_job import Heard, Setup, place_in
@@ -105,6 +105,8 @@ def command(
         place=place_in(typed),
     )
     heard, again = Heard(run_view_for(console)), _again(setup)
+    with refusals():
+        resume = None if resume is None else asyncio.run(find_run(run_files(), resume))
     with refusals(resume):
         result, args = _run(Job(changes=changes, more=more, run_id=resume), setup, heard, console)
     if result.status in ("completed", "completed_with_failures"):

@@ -182,9 +182,9 @@ class _Look(msgspec.Struct, frozen=True):
         title = (await self.git.lines("log", "--max-count=1", "--encoding=UTF-8", "--format=%h %s", last))[0]
         files = await self._patches(parent or await self._nothing(), last)
         said = await self._said("--max-count=1", last)
-        return Changes(
-            f"nothing is uncommitted: the last commit, {text_of(title.encode())}", parent, said, tuple(files)
-        )
+        there, below = (" there", f" below {self.place}") if self.place else ("", "")
+        what = f"the last commit{below}, {text_of(title.encode())} (nothing is uncommitted{there})"
+        return Changes(what, parent, said, tuple(files))
 
     async def _commit(self, name: str) -> str:
         found = await self.git.commit(name)

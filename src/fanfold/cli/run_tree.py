@@ -12,6 +12,7 @@ from fanfold.cli.console import Console
 from fanfold.cli.progress import JsonLines, Silent
 from fanfold.cli.run_tree_rows import money_text
 from fanfold.cli.run_tree_state import AgentRow, RunTree, amount_of, count_of, object_of, text_of
+from fanfold.cli.runs_here import reason_text
 from fanfold.cli.tally import Tally, seconds_text, tokens_text
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject
@@ -59,12 +60,18 @@ class PlainRun:
     Answers from the journal have one line together: what ran in an earlier attempt is no news.
     """
 
-    def __init__(self, console: Console, tree: RunTree, now_ms: Callable[[], int] = wall_ms) -> None:
+    def __init__(
+        self, console: Console, tree: RunTree, now_ms: Callable[[], int] = wall_ms, *, has_phases: bool = True
+    ) -> None:
         self._console = console
         self._tree = tree
         self._now_ms = now_ms
         self._cached = 0
         """Not told yet."""
+        self._has_phases = has_phases
+        """Those are told of that no call of `ctx.phase` announces: each begins with its first agent."""
+        self._phases: set[str] = set()
+        """Told of this attempt."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,6 +89,7 @@ class PlainRun:
         if row is not None and row.status == "cached":
             self._cached += 1
             return
+        self._tell_phase(item)
         text = line_of(item, row)
         if text is None:
             return
@@ -90,6 +98,17 @@ class PlainRun:
             ended = str(tree.sums.ended)
             text = f"[{ended}/{len(tree.running) + len(tree.queued) + tree.sums.ended}] {text}"
         self._console.say(text)
+
+    def _tell_phase(self, item: AgentEvent) -> None:
+        payload = item.payload
+        title = text_of(payload.get("title" if payload.get("type") == "workflow_phase" else "phase"))
+        if item.type == "task_started":
+            self._phases.clear()
+        elif title and title not in self._phases:
+            self._phases.add(title)
+            if self._has_phases and payload.get("type") == "workflow_agent":
+                self._tell_cached()
+                self._console.say(_phase_line(title))
 
     def _tell_cached(self) -> None:
         if self._cached:
@@ -110,7 +129,7 @@ def line_of(item: AgentEvent, row: AgentRow | None) -> str | None:
         case "task_started", _:
             return _start_of(payload)
         case "task_progress", "workflow_phase":
-            return f"== {text_of(payload.get('title'))}"
+            return _phase_line(text_of(payload.get("title")))
         case "task_progress", "workflow_log":
             return f"log: {text_of(payload.get('message'))}"
         case "task_progress", "workflow_failure":
@@ -119,6 +138,10 @@ def line_of(item: AgentEvent, row: AgentRow | None) -> str | None:
             return notice_text(payload)
         case _:
             return None
+
+
+def _phase_line(title: str) -> str:
+    return f"== {title}"
 
 
 def _start_of(payload: JsonObject) -> str:
@@ -146,8 +169,7 @@ def _failure_of(payload: JsonObject) -> str:
 
 
 def _reason(fault: JsonObject) -> str:
-    code, message = text_of(fault.get("code")), cut(text_of(fault.get("message")), _LONGEST_REASON)
-    return f"{code}: {message}" if message else code
+    return reason_text(text_of(fault.get("code")), cut(text_of(fault.get("message")), _LONGEST_REASON))
 
 
 def notice_text(payload: JsonObject) -> str:

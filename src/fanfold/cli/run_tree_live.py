@@ -89,8 +89,10 @@ class LiveRun:
             self._live.console.print(Text("\n".join(lines)))
 
     def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
-        # One row is left to the cursor.
-        for line in frame(self._tree, options.max_width, max(1, console.size.height - 1), self._now_ms()):
+        # One row is left to the cursor, and two columns to the ^C that a terminal writes where it stands: were it to
+        # wrap there, the next frame would begin a line too low.
+        width = max(1, options.max_width - len("^C"))
+        for line in frame(self._tree, width, max(1, console.size.height - 1), self._now_ms()):
             for text, style in line:
                 yield Segment(text, _STYLES[style])
             yield Segment.line()

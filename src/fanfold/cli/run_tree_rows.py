@@ -6,6 +6,7 @@ the agents those that run go first, then those that failed, that wait, that have
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from fanfold.cli.cells import cut, pad, width_of
@@ -37,8 +38,24 @@ _COUNTED = ("done", "cached", "running", "queued", "failed", "skipped", "cancell
 _ALWAYS_COUNTED = ("done", "running", "queued")
 _BAR_CELLS = 24
 _TOKEN_CELLS, _MONEY_CELLS, _TIME_CELLS = 7, 9, 8
-_WIDTHS = ((112, 20, 16), (80, 12, 12), (60, 0, 12))
+_WIDTHS = ((110, 20, 16), (78, 12, 12), (58, 0, 12))
 """Cells of the model and the tool from that many columns on; below the last only tokens and time stand in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What stands behind a label: nothing that no agent of the run has told of, so that labels have its room."""
+
+    width: int
+    model_cells: int
+    tool_cells: int
+    has_money: bool
+
+
+def _columns_of(tree: RunTree, width: int) -> _Columns:
+    model, tool = next(((model, tool) for least, model, tool in _WIDTHS if width >= least), (0, 0))
+    has_money = tree.cost_usd is not None and width >= _WIDTHS[-1][0]
+    return _Columns(width, model if tree.has_models else 0, tool, has_money)
 
 
 def frame(tree: RunTree, width: int, height: int, now_ms: int) -> list[Line]:
@@ -123,20 +140,21 @@ def _flowed(parts: Line, width: int) -> list[Line]:
 
 
 def _body(tree: RunTree, width: int, room: int, now_ms: int) -> list[Line]:
+    columns = _columns_of(tree, width)
     finished = [phase for phase in tree.phases.values() if tree.is_finished(phase)]
     others = [phase for phase in tree.phases.values() if not tree.is_finished(phase)]
     kept = max(1, room // 3) if others else room
     folded = finished[: len(finished) - kept + 1] if len(finished) > kept else []
-    lines = [_folded(folded, width)] if folded else []
-    lines += [_phase(tree, phase, width, now_ms) for phase in finished[len(folded) :]]
+    lines = [_folded(folded, columns)] if folded else []
+    lines += [_phase(tree, phase, columns, now_ms) for phase in finished[len(folded) :]]
     room -= len(lines)
     # Those with agents first, where not all have room.
     shown = others if len(others) <= max(1, room // 2) else sorted(others, key=_is_idle)[: max(1, room // 2)]
     room -= len(shown) + (len(shown) < len(others))
     chosen = _chosen(shown, room)
     for phase, rows in zip(shown, chosen, strict=True):
-        lines.append(_phase(tree, phase, width, now_ms))
-        lines += [_agent(row, width, now_ms) for row in rows]
+        lines.append(_phase(tree, phase, columns, now_ms))
+        lines += [_agent(row, columns, now_ms) for row in rows]
     if len(shown) < len(others):
         lines.append([(f"  … and {len(others) - len(shown)} more phases", "dim")])
     return lines
@@ -173,16 +191,16 @@ def _shares(wanted: Sequence[int], room: int) -> list[int]:
     return shares
 
 
-def _folded(phases: Sequence[PhaseNode], width: int) -> Line:
+def _folded(phases: Sequence[PhaseNode], columns: _Columns) -> Line:
     agents = sum(phase.sums.ended for phase in phases)
     failed = sum(phase.sums.ends["failed"] for phase in phases)
     costs = [phase.sums.cost_usd for phase in phases if phase.sums.cost_usd is not None]
     text = f"✓ {len(phases)} phases  {agents} agents" + (f" · {failed} failed" if failed else "")
     tokens = sum(phase.sums.total_tokens for phase in phases)
-    return _row(text, "dim", [], tokens, sum(costs) if costs else None, None, width)
+    return _row(text, "dim", [], tokens, sum(costs) if costs else None, None, columns)
 
 
-def _phase(tree: RunTree, phase: PhaseNode, width: int, now_ms: int) -> Line:
+def _phase(tree: RunTree, phase: PhaseNode, columns: _Columns, now_ms: int) -> Line:
     is_finished = tree.is_finished(phase)
     failed = phase.sums.ends["failed"]
     parts = [f"{phase.sums.ended}/{phase.total}"] if phase.total else []
@@ -195,31 +213,29 @@ def _phase(tree: RunTree, phase: PhaseNode, width: int, now_ms: int) -> Line:
     elapsed = None
     if phase.begun_ms is not None:
         elapsed = max(0, (now_ms if phase.is_active else phase.last_ms or phase.begun_ms) - phase.begun_ms)
-    return _row(text, style, [], phase.sums.total_tokens, phase.sums.cost_usd, elapsed, width)
+    return _row(text, style, [], phase.sums.total_tokens, phase.sums.cost_usd, elapsed, columns)
 
 
 # ---- its agents ----
 
 
-def _agent(row: AgentRow, width: int, now_ms: int) -> Line:
+def _agent(row: AgentRow, columns: _Columns, now_ms: int) -> Line:
     glyph, style = _LOOK.get(row.status, _UNKNOWN)
     label, tool, tool_style = row.label, row.tool, "dim"
-    columns = next(((model, tool) for least, model, tool in _WIDTHS if width >= least), None)
     if row.error:
-        label, columns = f"{label}: {row.error}", None  # why it failed is worth all the room
+        label = f"{label}: {row.error}"  # why it failed is worth all the room
     elif row.ended_ms is not None:
         tool = f"{row.tools} tools" if row.tools > 1 else "1 tool" if row.tools else ""
     elif silence := row.silent_ms(now_ms):
         glyph, style = _STALLED
         tool, tool_style = f"silent {seconds_text(silence / 1000)}", "yellow"
-        label = label if columns else f"{tool}: {label}"
+        label = label if columns.tool_cells else f"{tool}: {label}"
     cells: Line = []
-    if columns is not None:
-        model_cells, tool_cells = columns
-        if model_cells:
-            cells.append(("  " + _cell(row.model.rpartition("/")[2], model_cells), "dim"))
-        cells.append(("  " + _cell(tool, tool_cells), tool_style))
-    line = _row(f"  {glyph} {label}", "", cells, row.total_tokens, row.cost_usd, row.elapsed_ms(now_ms), width)
+    if columns.model_cells and not row.error:
+        cells.append(("  " + _cell(row.model.rpartition("/")[2], columns.model_cells), "dim"))
+    if columns.tool_cells and not row.error:
+        cells.append(("  " + _cell(tool, columns.tool_cells), tool_style))
+    line = _row(f"  {glyph} {label}", "", cells, row.total_tokens, row.cost_usd, row.elapsed_ms(now_ms), columns)
     text = line[0][0]
     return [(text[:3], style), (text[3:], ""), *line[1:]]
 
@@ -231,15 +247,15 @@ def _row(
     tokens: int,
     money: float | None,
     ms: int | None,
-    width: int,
+    columns: _Columns,
 ) -> Line:
     """`text`, the cells, then tokens, money and time at the right edge."""
     cells = list(cells)
     amounts = pad(tokens_text(tokens) if tokens else "", _TOKEN_CELLS, to_right=True)
-    if width >= _WIDTHS[-1][0]:
+    if columns.has_money:
         amounts += pad("" if money is None else money_text(money), _MONEY_CELLS, to_right=True)
     amounts += pad("" if ms is None else seconds_text(ms / 1000), _TIME_CELLS, to_right=True)
-    room = max(8, width - width_of(amounts) - sum(width_of(each) for each, _ in cells))
+    room = max(8, columns.width - width_of(amounts) - sum(width_of(each) for each, _ in cells))
     return [(_cell(text, room), style), *cells, (amounts, "dim")]
 
 

@@ -122,6 +122,8 @@ class RunTree:
         self.sums = Sums()
         """Of this attempt."""
         self.limit_tokens: int | None = None
+        self.has_models = False
+        """Some agent was asked of a model of its own."""
         self.notice: JsonObject | None = None
         """The notification, once the run is over."""
         self._told_tokens: int | None = None
@@ -230,6 +232,7 @@ class RunTree:
         at_ms = count_of(payload.get("at_ms")) or now_ms
         row = self.running.get(where) or self.queued.get(where) or self._new_row(where, payload, at_ms)
         row.model = text_of(payload.get("model")) or row.model
+        self.has_models = self.has_models or bool(row.model)
         if status in _ENDS:
             self._ended(row, status, payload, at_ms)
             return row

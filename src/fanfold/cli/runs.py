@@ -15,5 +15,5 @@ _COMMANDS = {
 def command() -> None:
     """List, show and compare the workflow runs of a workspace.
 
-    RUN is the id of a run, its beginning, or the last of its digits.
+    RUN is the id of a run, its beginning, or the first or last of its digits.
     """

@@ -21,6 +21,8 @@ _LONGEST_NAME = 60
 _LONGEST_REASON = 300
 _HEX = frozenset("0123456789abcdef")
 _COUNTED = ("done", "cached", "failed", "skipped")
+_NEEDED = {"budget_exhausted": ("--budget", "TOKENS"), "parked": ("--wait",)}
+"""Without which a resume would end as the run did, by its reason."""
 
 
 def run_files() -> WorkflowFiles:
@@ -28,7 +30,7 @@ def run_files() -> WorkflowFiles:
 
 
 async def find_run(files: WorkflowFiles, typed: str) -> str:
-    """The id of the run that `typed` means: the whole id, its beginning, or the end of its digits.
+    """The id of the run that `typed` means: the whole id, its beginning, or the beginning or end of its digits.
 
     Raises:
         NotThereError: no run is called so.
@@ -37,8 +39,8 @@ async def find_run(files: WorkflowFiles, typed: str) -> str:
     ids = await files.run_ids()
     if typed in ids:
         return typed
-    is_end = _HEX.issuperset(typed)
-    found = [each for each in ids if each.startswith(typed) or (is_end and each.endswith(typed))]
+    are_digits = _HEX.issuperset(typed)
+    found = [each for each in ids if each.startswith(typed) or (are_digits and _has_digits(each, typed))]
     if len(found) == 1:
         return found[0]
     if found:
@@ -46,6 +48,11 @@ async def find_run(files: WorkflowFiles, typed: str) -> str:
         raise click.UsageError(f"'{typed}' may mean {len(found)} runs; give more of the id:{listed}")
     near = cut(did_you_mean(typed, ids), _LONGEST_HELP) if ids else ""
     raise NotThereError(f"there is no workflow run '{typed}' here{near}").with_hint("see: fanfold runs list")
+
+
+def _has_digits(run_id: str, typed: str) -> bool:
+    digits = run_id.rpartition("_")[2]
+    return digits.startswith(typed) or digits.endswith(typed)
 
 
 def summary_json(run: RunSummary) -> JsonObject:
@@ -87,9 +94,15 @@ def counts_text(counts: RunCounts) -> str:
 def failure_lines(failures: Sequence[RunFailure], most: int) -> list[str]:
     """What went wrong, each in one line: `security (/0.1#0): NO_ANSWER: it broke off`."""
     lines = [
-        f"  {_name_of(each)}: {each.code}: {cut(one_line(each.message), _LONGEST_REASON)}" for each in failures[:most]
+        f"  {_name_of(each)}: {reason_text(each.code, cut(one_line(each.message), _LONGEST_REASON))}"
+        for each in failures[:most]
     ]
     return [*lines, f"  … and {len(failures) - most} more"] if len(failures) > most else lines
+
+
+def reason_text(code: str, message: str) -> str:
+    """Both; of an exception that is not ours the message tells its code, the class, already."""
+    return message if message.startswith(f"{code}: ") else f"{code}: {message}" if message else code
 
 
 def _name_of(failure: RunFailure) -> str:
@@ -101,7 +114,7 @@ def next_command(run: RunSummary) -> str | None:
     """What goes on with it; None for one that is complete, that runs just now, or of which nothing is known."""
     if run.is_alive or run.snapshot is None or run.status == "completed":
         return None
-    return command_for("resume", run.run_id)
+    return command_for("resume", run.run_id, _NEEDED.get(run.snapshot.reason or "", ()))
 
 
 def command_for(verb: str, run_id: str, options: Sequence[str] = ()) -> str:

@@ -40,7 +40,7 @@ def command(*, console: Console, as_json: bool, status: str | None, workflow: st
     else:
         head = ["run", "started", "status", "agents", "tokens", "time"]
         rows = [_row(each) for each in runs]
-        console.write(table(head, rows, width=console.out_width, to_right=("tokens", "time")))
+        console.write(table(head, rows, width=console.out_width, to_right=("tokens", "time"), whole=("run",)))
 
 
 def _is_wanted(run: RunSummary, status: str | None, workflow: str | None) -> bool:

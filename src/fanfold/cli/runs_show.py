@@ -1,12 +1,15 @@
 """`fanfold runs show`: one run, from its snapshot and its journal."""
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 import msgspec
 
+import fanfold
 from fanfold.cli.cells import one_line
 from fanfold.cli.console import Console
 from fanfold.cli.options import console_options, json_option, workspace_option
@@ -17,6 +20,7 @@ from fanfold.cli.runs_here import (
     failure_lines,
     find_run,
     next_command,
+    reason_text,
     run_files,
     status_text,
     summary_json,
@@ -34,6 +38,8 @@ from fanfold.workflow.runs import read_view, run_summary
 
 _STATUSES = {"ok": "done", "error": "failed"}
 _MOST_FAILURES = 20
+_FRAME = '  File "'
+_OWN_FRAME = f"{_FRAME}{Path(fanfold.__file__).parent}{os.sep}"
 
 
 class RunAgent(Record, frozen=True, kw_only=True):
@@ -153,6 +159,8 @@ def _text(shown: _Shown, width: int | None) -> str:
     if snapshot is not None:
         lines += [f"{name:<9} {value}" for name, value in _facts(snapshot, shown)]
     text = "\n".join(lines) + "\n"
+    if snapshot is not None and snapshot.status == "failed" and snapshot.error is not None and snapshot.error.trace:
+        text += f"\n{_own_frames(snapshot.error.trace)}\n"
     if shown.agents:
         head = ["phase", "agent", "status", "tokens", "cost", "time"]
         text += "\n" + table(head, [_row(each) for each in shown.agents], width=width, to_right=head[3:])
@@ -180,18 +188,31 @@ def _facts(snapshot: WorkflowSnapshot, shown: _Shown) -> list[tuple[str, str]]:
         ("agents", _agents_text(shown, snapshot)),
         ("spent", " · ".join(spent)),
         ("args", one_line(msgspec.json.encode(snapshot.args).decode())),
-        ("output", shown.output_file),
     ]
+    if snapshot.status != "running":
+        facts.append(("output", shown.output_file))
     if snapshot.parent_run_id is not None:
         facts.append(("forked", f"from {snapshot.parent_run_id}"))
     if snapshot.reset_ms is not None:
         facts.append(("reset", time_text(snapshot.reset_ms)))
     if snapshot.error is not None:
         line = "" if snapshot.error.line is None else f" (line {snapshot.error.line})"
-        facts.append(("error", f"{snapshot.error.code}: {snapshot.error.message}{line}"))
-        if snapshot.error.trace is not None:
-            facts.append(("trace", "\n" + snapshot.error.trace.rstrip("\n")))
+        facts.append(("error", f"{reason_text(snapshot.error.code, snapshot.error.message)}{line}"))
     return facts
+
+
+def _own_frames(trace: str) -> str:
+    """A traceback without the frames of fanfold, if it has others: where the script failed is what can be mended."""
+    kept: list[str] = []
+    is_kept = True
+    for line in trace.splitlines():
+        if line.startswith(_FRAME):
+            is_kept = not line.startswith(_OWN_FRAME)
+        elif not line.startswith(" "):
+            is_kept = True
+        if is_kept:
+            kept.append(line)
+    return "\n".join(kept) if any(line.startswith(_FRAME) for line in kept) else trace.rstrip("\n")
 
 
 def _agents_text(shown: _Shown, snapshot: WorkflowSnapshot) -> str:

@@ -22,5 +22,5 @@ def command() -> None:
     """Run workflows: scripts that direct many agents, are recorded as they go, and can be resumed.
 
     NAME is a workflow of this project (.a3s/workflows/*.py) or one that comes with fanfold. RUN is the id of a run,
-    its beginning, or the last of its digits.
+    its beginning, or the first or last of its digits.
     """

@@ -9,7 +9,7 @@ from fanfold.cli.out_file import OutFile
 from fanfold.cli.run_tree import run_view_for
 from fanfold.cli.runs_here import failure_lines
 from fanfold.cli.stopping import run_until_stopped
-from fanfold.cli.workflow_endings import end, stopped
+from fanfold.cli.workflow_endings import Again, end, stopped
 from fanfold.cli.workflow_job import Heard, Launch, Setup, run_job
 from fanfold.cli.workflow_named import Project, is_in_project
 from fanfold.cli.workflow_output import Output, put_result
@@ -29,11 +29,11 @@ def attend(
         StoppedBySignal: Ctrl-C; the run has ended in order.
         FanfoldError: what the run came to, with its exit code.
     """
-    heard = Heard(run_view_for(console, output=output))
+    heard, again = Heard(run_view_for(console, output=output)), _again(launch, setup)
     try:
         result = run_until_stopped(run_job(launch, setup, heard, console, is_told=output is None))
     except StoppedBySignal as stop:
-        stopped(stop, heard.standing, heard.run_id, setup.again)
+        stopped(stop, heard.standing, heard.run_id, again)
         raise
     try:
         put_result(console, output, result, file)
@@ -41,7 +41,14 @@ def attend(
         if output is None:
             for line in failure_lines(result.failures, _MOST_FAILURES):
                 console.warn(line)
-    end(result, allow_failures=allow_failures, again=setup.again, tools=heard.unanswered)
+    end(result, allow_failures=allow_failures, again=again, tools=heard.unanswered)
+
+
+def _again(launch: Launch, setup: Setup) -> Again:
+    def again(verb: str, run_id: str, *more: str) -> str:
+        return setup.again(verb, run_id, *(["--only-failed"] if launch.only_failed else []), *more)
+
+    return again
 
 
 def require_approved(console: Console, project: Project, script: Script, *, is_sure: bool) -> None:

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 from fanfold.cli.cells import cut, one_line
 from fanfold.cli.endings import FailedStepsError, NotThereError, StoppedBySignal, WaitingError
-from fanfold.cli.runs_here import counts_text
+from fanfold.cli.runs_here import counts_text, reason_text
+from fanfold.cli.tally import counted
 from fanfold.cli.waiting_text import time_text
 from fanfold.contracts.workflow_runs import RunSummary, WorkflowResult
 from fanfold.errors import AlreadyActiveError, BudgetExhaustedError, FanfoldError, ParkedError, WorkflowInputError
@@ -19,6 +20,7 @@ _HINTS = {
     "unknown_workflow": "see: fanfold workflow list",
     "journal_missing": "what it had finished cannot be used any more; begin a new run",
     "store_unwritable": "nothing was started; make room there, or let it be written",
+    "args_mismatch": "add --fork for a new run, which begins with what this one has recorded",
 }
 
 
@@ -65,7 +67,7 @@ def _ending_of(error: WorkflowInputError, run_id: str | None, holder: str | None
 _REASONS = {
     "auth": "the provider refuses the key",
     "quota": "the provider's limit is reached",
-    "requested": "somebody paused it",
+    "requested": "as somebody has asked for",
     "unreachable": "the model's side does not answer",
 }
 _BUDGET = re.compile(r"Budget exhausted on '(?P<resource>[^']*)': (?P<reason>.*)", re.DOTALL)
@@ -114,9 +116,9 @@ def stopped(stop: StoppedBySignal, heard: RunSummary | None, run_id: str | None,
 
 def _failed(result: WorkflowResult) -> str:
     counts = result.counts
-    parts = [f"{counts.failed} of {counts.launched} agents failed"] if counts.failed else []
+    parts = [f"{counts.failed} of {counted(counts.launched, 'agent')} failed"] if counts.failed else []
     if counts.null_results:
-        parts.append(f"{counts.null_results} results are None")
+        parts.append("1 result is None" if counts.null_results == 1 else f"{counts.null_results} results are None")
     return f"run {result.run_id}: {', '.join(parts) or 'something failed'}"
 
 
@@ -131,9 +133,10 @@ def _over_budget(result: WorkflowResult, again: Again) -> BudgetExhaustedError:
 
 def _parked(result: WorkflowResult, again: Again, tools: Collection[str]) -> WaitingError:
     waiting = [each for each in result.failures if each.code == ParkedError.code]
+    who = "1 agent waits" if len(waiting) == 1 else f"{len(waiting)} agents wait"
     resume = again("resume", result.run_id)
     error = WaitingError(
-        f"run {result.run_id}: {len(waiting)} agents wait for an approval or an answer, and nobody can be asked here",
+        f"run {result.run_id}: {who} for an approval or an answer, and nobody can be asked here",
         {
             "run_id": result.run_id,
             "waiting": [{"where": each.where, "label": each.label, "message": each.message} for each in waiting],
@@ -159,7 +162,7 @@ def _broken(result: WorkflowResult) -> RunFailedError:
     if error is None:
         return _named(f"run {result.run_id} failed", RunFailedError.code)
     line = "" if error.line is None else f" (line {error.line} of its script)"
-    return _named(f"run {result.run_id} failed: {error.code}: {error.message}{line}", RunFailedError.code)
+    return _named(f"run {result.run_id} failed: {reason_text(error.code, error.message)}{line}", RunFailedError.code)
 
 
 def _named(message: str, code: str) -> RunFailedError:

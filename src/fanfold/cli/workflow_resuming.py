@@ -72,6 +72,9 @@ def resume(
             strict=how.strict,
         )
         if how.is_plan:
+            if standing.is_alive:
+                where = _holder(standing) or "another process"
+                console.warn(f"note: it goes on just now, in {where}; what is under way there counts as in doubt")
             _show_plan(run_until_stopped(plan_job(launch, setup)), console, output, is_strict=how.strict)
         else:
             attend(launch, setup, console, output, output_file, allow_failures=allow_failures)
@@ -115,7 +118,7 @@ def _script_of(run: WorkflowSnapshot, file: Path | None, project: Project) -> Sc
         if run.kind == "inline":
             return None
         if run.kind == "registered":
-            reason = f"run {run.run_id} is of a script outside of the project, or one that a program has registered"
+            reason = f"run {run.run_id} is of a script that a program has registered"
             raise WorkflowInputError("unknown_workflow", reason).with_hint("name its script with --file PATH.py")
         if run.path is None or run.workflow in project.names() or not Path(run.path).exists():
             return find_script(run.workflow, project)

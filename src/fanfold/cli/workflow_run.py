@@ -1,5 +1,6 @@
 """`fanfold workflow run`."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fanfold.cli.workflow_job import Launch, Setup
 from fanfold.cli.workflow_named import find_script, is_in_project, open_project, read_script_text
 from fanfold.cli.workflow_options import run_options
 from fanfold.cli.workflow_output import Output
+from fanfold.errors import WorkflowInputError
 from fanfold.workflow.scripts import read_script
 
 
@@ -57,4 +59,11 @@ def command(
             is_inline=script.kind == "inline",
             args=parse_arguments(arguments, script.meta.args_schema),
         )
-        attend(launch, setup, console, output, output_file, allow_failures=allow_failures)
+        try:
+            attend(launch, setup, console, output, output_file, allow_failures=allow_failures)
+        except WorkflowInputError as error:
+            if error.code == "bad_args" and launch.name is not None:
+                raise error.with_hint(
+                    f"what it takes: fanfold workflow show {shlex.quote(name or launch.name)}"
+                ) from None
+            raise

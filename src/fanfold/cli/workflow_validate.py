@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ import click
 from fanfold.cli.console import Console
 from fanfold.cli.exit_codes import ExitCode
 from fanfold.cli.options import console_options, json_option, workspace_option
+from fanfold.cli.tally import counted
 from fanfold.cli.workflow_endings import refusals
 from fanfold.cli.workflow_hazards import Finding, find_hazards
 from fanfold.cli.workflow_named import find_info, open_project, path_of, read_script_text
@@ -18,6 +20,8 @@ from fanfold.workflow.sandbox import check_inline
 from fanfold.workflow.scripts import read_script
 
 _LINE = re.compile(r"\bline (\d+)")
+_PLACE = re.compile(r"^the script(, line \d+: | is )|(?<=.) \(<unknown>, line \d+\)$")
+"""Told beside what is said of it."""
 
 
 @click.command("validate")
@@ -44,7 +48,7 @@ def command(ctx: click.Context, *, console: Console, name: str, inline: bool, as
         for each in found:
             place = label if each.line is None else f"{label}:{each.line}"
             console.write(f"{place}: {each.severity}: {each.message}\n")
-        console.say(f"{errors} errors, {len(found) - errors} warnings")
+        console.say(f"{counted(errors, 'error')}, {counted(len(found) - errors, 'warning')}")
     if errors:
         ctx.exit(ExitCode.FAILED)
 
@@ -67,15 +71,21 @@ async def check(text: str, *, is_inline: bool) -> list[Finding]:
         script = read_script(text, "inline" if is_inline else "file")
         if is_inline:
             await check_inline(text)
-            return []
-        return find_hazards(text, script.meta.phases)
+        return _hazards(text, script.meta.phases, is_inline=is_inline)
     except WorkflowInputError as error:
-        refusal = Finding(line=_line_of(error, text), severity="error", code=error.code, message=str(error))
-    if is_inline or not _is_python(text):
+        refusal = Finding(
+            line=_line_of(error, text), severity="error", code=error.code, message=_PLACE.sub("", str(error))
+        )
+    if not _is_python(text):
         return [refusal]
-    others = find_hazards(text, None)
+    others = _hazards(text, None, is_inline=is_inline)
     is_among = any(each.severity == "error" and each.line == refusal.line for each in others)
     return others if is_among else [refusal, *others]
+
+
+def _hazards(text: str, phases: Sequence[str] | None, *, is_inline: bool) -> list[Finding]:
+    """What may differ from run to run is fixed in the sandbox, or is not there."""
+    return [each for each in find_hazards(text, phases) if not is_inline or each.severity == "error"]
 
 
 def _is_python(text: str) -> bool:

@@ -50,6 +50,7 @@ EVENT_TYPES: tuple[str, ...] = (
     "item_end",
     "parallel_end",
     "map_end",
+    "workflow_end",
     "phase_start",
     "phase_end",
     "log",

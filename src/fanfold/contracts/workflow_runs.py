@@ -151,7 +151,7 @@ class WorkflowSnapshot(Record, frozen=True, kw_only=True):
     tool_uses: int = 0
     budget: RunBudget | None = None
     phase: str | None = None
-    """Announced last."""
+    """Announced last, or that of the agent that was started since."""
     error: RunFault | None = None
     started_ms: int
     updated_ms: int

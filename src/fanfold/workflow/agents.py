@@ -6,6 +6,7 @@ way always ends and is recorded; what is refused is the launch of the next one.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from fanfold.contracts.codec import encode_json
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.governance import BudgetDenial
 from fanfold.contracts.messages import NO_USAGE, Usage
-from fanfold.contracts.record import JsonValue
+from fanfold.contracts.record import JsonValue, own_copy
 from fanfold.contracts.run_journal import CallFault, Result, Started
 from fanfold.contracts.steps import CANCELLED, SCHEMA_MISMATCH, AgentStepSpec, StepOutcome, failed
 from fanfold.contracts.workflow_runs import AgentStatus, RunFault, RunStatus, WorkflowLimits
@@ -100,6 +101,8 @@ class LiveAgents:
         self._skipped: set[str] = set()
         self._faults_in_a_row = 0
         self._refusals = 0
+        self._calls = 0
+        self._none_left = asyncio.Event()
         self.halt: Halt | None = None
         self.halted = asyncio.Event()
 
@@ -110,6 +113,14 @@ class LiveAgents:
         self._halt(halt)
         self._control.cancel()
         self._crew.leave()
+
+    async def end(self, seconds: float) -> None:
+        """Stop what a script has left running behind its end, and return when that is recorded, or after `seconds`."""
+        self.stop(Halt("stopped", "its script has ended"))
+        self._none_left.clear()
+        if self._calls:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._none_left.wait(), seconds)
 
     def _halt(self, halt: Halt) -> None:
         self.halt = self.halt or halt
@@ -136,6 +147,15 @@ class LiveAgents:
     # ---- one call ----
 
     async def __call__(self, placed: PlacedCall, claim: Claim) -> JsonValue:
+        self._calls += 1
+        try:
+            return await self._answer(placed, claim)
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._none_left.set()
+
+    async def _answer(self, placed: PlacedCall, claim: Claim) -> JsonValue:
         try:
             record, outcome = await self._launched(placed, claim)
             await self._record(record)
@@ -357,7 +377,8 @@ def _spec(placed: PlacedCall, claim: Claim) -> AgentStepSpec:
         description=placed.title,
         prompt=call.prompt,
         max_steps=call.max_steps,
-        output_schema=call.schema,
+        # Not the script's own dict, which it may have changed while the call waited for its place.
+        output_schema=None if placed.schema is None else own_copy(placed.schema.schema),
         model=call.model,
         timeout_ms=call.timeout_ms,
         retries=call.retries,

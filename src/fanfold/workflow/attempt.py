@@ -19,7 +19,7 @@ from fanfold.contracts.record import JsonValue
 from fanfold.contracts.run_journal import AttemptEnd
 from fanfold.contracts.workflow_runs import RunBudget, RunFault, RunStatus, WorkflowResult, WorkflowSnapshot
 from fanfold.env import HostEnv
-from fanfold.errors import BudgetExhaustedError, FanfoldError, StorageError
+from fanfold.errors import BudgetExhaustedError, StorageError
 from fanfold.foreign import logger, tolerant
 from fanfold.kernel.plain_text import plain
 from fanfold.kernel.workflow_meta import json_fault
@@ -31,7 +31,7 @@ from fanfold.workflow.event_file import EventFile
 from fanfold.workflow.journal import RunJournal
 from fanfold.workflow.progress import Progress
 from fanfold.workflow.script_host import RunHaltedError
-from fanfold.workflow.scripts import Script, fault_text, script_line
+from fanfold.workflow.scripts import Script, fault_code, fault_line, fault_text
 
 GRACE_SECONDS = 5.0
 """How long a script may take to end after its run was stopped; then its task is cancelled."""
@@ -93,6 +93,7 @@ class Attempt:
         self._earlier_cost = journal.view.cost
         self._earlier_tools = journal.view.tool_uses
         self.task: asyncio.Task[WorkflowResult] | None = None
+        self.has_begun = False
 
     # ---- control ----
 
@@ -104,12 +105,17 @@ class Attempt:
         return self._agents.skip(where)
 
     async def abandon(self) -> None:
-        """Let the run go that was never started."""
-        await self._held.release()
+        """Let the run go that was never started: its session has been closed."""
+        ended = replace(self.snapshot, status="stopped", reason="closed")
+        try:
+            await self._refused(self._held.write_snapshot(encode_json(ended)))
+        finally:
+            await self._held.release()
 
     # ---- the run ----
 
     async def run(self) -> WorkflowResult:
+        self.has_begun = True
         meta, snapshot = self._script.meta, self.snapshot
         self._progress.tell("async_launched", workflow=meta.name)
         self._progress.tell(
@@ -129,7 +135,10 @@ class Attempt:
         try:
             return await complete(self._finish(end))
         except BaseException:
-            await self._held.release()  # whatever this is, the next attempt is not to wait for it
+            try:
+                await self._events.close()
+            finally:
+                await self._held.release()  # whatever this is, the next attempt is not to wait for it
             raise
 
     async def _played(self) -> _End:
@@ -196,15 +205,16 @@ class Attempt:
         if isinstance(error, asyncio.CancelledError | RunHaltedError):
             return RunFault(code="cancelled", message="the script was cancelled")
         return RunFault(
-            code=error.code if isinstance(error, FanfoldError) else type(error).__name__,
+            code=fault_code(error),
             message=fault_text(error),
-            line=getattr(error, "line", None) or script_line(error, self._script.file_name),
+            line=fault_line(error, self._script.file_name),
             trace=plain("".join(traceback.format_exception(error))[-8_000:]),
         )
 
     # ---- its end ----
 
     async def _finish(self, end: _End) -> WorkflowResult:
+        await self._agents.end(GRACE_SECONDS)
         try:
             await self._journal.close_attempt(
                 AttemptEnd(attempt=self.snapshot.attempt, status=end.status, at_ms=int(self._env.clock.now_ms()))

@@ -12,12 +12,15 @@ from typing import Any, Literal, TypedDict, Unpack
 from fanfold.contracts.record import JsonObject, JsonValue
 from fanfold.errors import FanfoldError, WorkflowAgentError, WorkflowInputError
 from fanfold.foreign import is_being_cancelled
+from fanfold.kernel.plain_text import plain
 from fanfold.orchestration.fanout import fan_out
 from fanfold.workflow.lanes import Lane
 from fanfold.workflow.script_host import RunHaltedError, ScriptHost, SlotFailure, is_ending
-from fanfold.workflow.scripts import ended_process, fault_text, script_line
+from fanfold.workflow.scripts import ended_process, fault_code, fault_text, script_line
 
 OnError = Literal["none", "raise"]
+REFUSAL_SECONDS = 0.01
+"""A script that swallows every refusal, and asks again at once, must not keep the loop from all others, for ever."""
 _lane: ContextVar[Lane] = ContextVar("fanfold_lane")
 
 
@@ -79,7 +82,7 @@ class WorkflowContext:
             BudgetExhaustedError: the tokens are spent; agents under way end all the same.
         """
         lane = self._lane
-        return await self._host.agent(lane.next_call(), lane.phase, prompt, options)
+        return await _slowly(self._host.agent(lane.next_call(), lane.phase, prompt, options))
 
     async def parallel(self, thunks: Iterable[Callable[[], Any]], *, on_error: OnError = "none") -> list[Any]:
         """All at once, and a barrier: results in input order.
@@ -88,7 +91,7 @@ class WorkflowContext:
         record; with `on_error="raise"` the first failure in input order is raised once all have ended.
         """
         work = list(thunks)
-        self._host.check_items("parallel", len(work))
+        await self._require_room("parallel", len(work))
         _require_callables(work, "parallel", "thunk", 'write `lambda: ctx.agent("...")`')
         lane = self._lane
         place = lane.next_split()
@@ -107,7 +110,7 @@ class WorkflowContext:
         A stage is called with `(value so far, item, index)`, as many of them as it takes; plain or async.
         """
         everything = list(items)
-        self._host.check_items("pipeline", len(everything))
+        await self._require_room("pipeline", len(everything))
         _require_callables(stages, "pipeline", "stage", "pass the function itself")
         takes = [_arity(stage) for stage in stages]
         lane = self._lane
@@ -141,7 +144,7 @@ class WorkflowContext:
     async def workflow(self, name: str, args: JsonObject | None = None) -> Any:
         """Run another workflow inside of this one, on its limits; one level deep. What goes wrong in it is raised."""
         lane = self._lane
-        return await self._host.workflow(f"{lane.next_split()}:{name}", lane.phase, name, args)
+        return await _slowly(self._host.workflow(f"{lane.next_split()}:{name}", lane.phase, name, args))
 
     def now(self) -> int:
         """When the run was first launched, Unix ms: the same in each attempt, as a script must be to be resumed."""
@@ -155,6 +158,13 @@ class WorkflowContext:
         return self._host.uuid(self._lane.next_draw())
 
     # ---- slots ----
+
+    async def _require_room(self, verb: str, count: int) -> None:
+        try:
+            self._host.check_items(verb, count)
+        except WorkflowInputError:
+            await asyncio.sleep(REFUSAL_SECONDS)
+            raise
 
     async def _slots(
         self, place: str, count: int, work: Callable[[int], Awaitable[Any]], on_error: OnError
@@ -200,14 +210,14 @@ class WorkflowContext:
         return results
 
     def _failure(self, where: str, index: int, stage: int | None, error: Exception) -> SlotFailure:
-        label, code = None, getattr(error, "code", type(error).__name__)
+        label, code = None, fault_code(error)
         if isinstance(error, WorkflowAgentError):
-            label, code = error.label, error.agent_code or error.code
+            label, code = plain(str(error.label)), plain(str(error.agent_code or code))
         return SlotFailure(
             where=where,
             index=index,
             stage=stage,
-            code=str(code),
+            code=code,
             message=fault_text(error),
             label=label,
             line=script_line(error, self._file_name),
@@ -216,7 +226,7 @@ class WorkflowContext:
 
 class _AtStage(Exception):
     def __init__(self, stage: int, error: Exception) -> None:
-        super().__init__(str(error))
+        super().__init__()
         self.stage = stage
         self.error = error
 
@@ -242,6 +252,15 @@ async def play(script: Callable[[Any, Any], Awaitable[Any]], ctx: WorkflowContex
         except SystemExit as stop:
             raise ended_process(stop) from stop
         return value
+
+
+async def _slowly(work: Awaitable[JsonValue]) -> JsonValue:
+    """What `work` gives; a refusal comes after a pause."""
+    try:
+        return await work
+    except WorkflowInputError:
+        await asyncio.sleep(REFUSAL_SECONDS)
+        raise
 
 
 async def _awaited(value: Any) -> Any:

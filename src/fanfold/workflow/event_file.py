@@ -25,10 +25,11 @@ class EventFile:
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._is_broken = False
+        self._is_closed = False
         self.left_out = 0
 
     def __call__(self, item: AgentEvent) -> None:
-        if self._is_broken or len(self._waiting) >= MAX_WAITING:
+        if self._is_closed or self._is_broken or len(self._waiting) >= MAX_WAITING:
             self.left_out += 1
             return
         self._waiting.append(item)
@@ -60,7 +61,8 @@ class EventFile:
             return b""
 
     async def close(self) -> None:
-        """Return when all that was told is written."""
+        """Return when all that was told is written; what is told from now on is left out."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

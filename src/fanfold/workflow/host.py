@@ -15,6 +15,7 @@ from fanfold.contracts.record import JsonValue, own_copy
 from fanfold.contracts.run_journal import Moved
 from fanfold.contracts.workflow_runs import WorkflowLimits
 from fanfold.errors import WorkflowInputError
+from fanfold.foreign import is_being_cancelled
 from fanfold.kernel.call_identity import CallMeaning, call_identity, drawn_float, drawn_uuid
 from fanfold.kernel.plain_text import is_plain, plain
 from fanfold.kernel.run_entries import Claim
@@ -167,9 +168,13 @@ class RunHost:
 
     async def _shared_answer(self, placed: PlacedCall) -> JsonValue:
         """One answer for all equal calls; each gets a copy of its own."""
-        under_way = self._shared.get(placed.identity)
-        if under_way is not None:
-            shared: JsonValue = await asyncio.shield(under_way)
+        while (under_way := self._shared.get(placed.identity)) is not None:
+            try:
+                shared: JsonValue = await asyncio.shield(under_way)
+            except asyncio.CancelledError:
+                if is_being_cancelled() or not under_way.cancelled():
+                    raise
+                continue  # whoever asked first was cancelled: somebody who still wants it asks anew
             copied: JsonValue = own_copy(shared)
             return copied
         answer: asyncio.Future[JsonValue] = self._loop.create_future()

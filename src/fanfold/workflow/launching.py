@@ -11,11 +11,18 @@ from collections.abc import Callable
 import msgspec
 
 from fanfold.contracts.codec import encode_json
-from fanfold.contracts.record import JsonObject
+from fanfold.contracts.record import JsonObject, own_copy
 from fanfold.contracts.run_journal import Header, RunRecord
 from fanfold.contracts.workflow_runs import WorkflowLimits, WorkflowPlan, WorkflowSnapshot
 from fanfold.env import HostEnv
-from fanfold.errors import AlreadyActiveError, LogWriteError, StorageError, StoreConflictError, WorkflowInputError
+from fanfold.errors import (
+    AlreadyActiveError,
+    LogWriteError,
+    StorageError,
+    StoreConflictError,
+    UsageError,
+    WorkflowInputError,
+)
 from fanfold.kernel.run_journal import copied_records, read_run_journal
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.kernel.workflow_meta import parse_args, run_id_of, task_id_of
@@ -57,6 +64,20 @@ class LaunchRequest(msgspec.Struct, kw_only=True):
     events: EventSink | None = None
     notify: bool = False
 
+    def __post_init__(self) -> None:
+        """Raises UsageError: what is not held against the workflow is found wrong here, before anything is done."""
+        TokenLedger(self.budget_tokens)
+        if self.events is not None and not callable(self.events):
+            raise UsageError(f"events must be a function that is called with each event, got {self.events!r}")
+        if self.limits is None:
+            return
+        if not isinstance(self.limits, WorkflowLimits):
+            raise UsageError(f"limits must be WorkflowLimits, got {type(self.limits).__name__}")
+        try:
+            msgspec.convert(msgspec.structs.asdict(self.limits), WorkflowLimits)  # one made by hand was not checked
+        except msgspec.ValidationError as error:
+            raise UsageError(f"limits: {error}") from None
+
 
 class _Source(msgspec.Struct, kw_only=True):
     """What is to be run, and where it goes on from."""
@@ -65,6 +86,8 @@ class _Source(msgspec.Struct, kw_only=True):
     args: JsonObject
     before: WorkflowSnapshot | None = None
     """Of the run that is resumed or forked."""
+    parent: RunJournalView | None = None
+    """Of the run that is forked."""
 
 
 class Launcher:
@@ -163,7 +186,7 @@ class Launcher:
     def _args(self, request: LaunchRequest, script: Script, before: WorkflowSnapshot | None) -> JsonObject:
         if before is not None and request.args is None:
             return before.args
-        args = parse_args(request.args, script.meta, self._limits.max_args_bytes)
+        args = parse_args(request.args, script.meta, (request.limits or self._limits).max_args_bytes)
         if before is None or request.fork or args == before.args:
             return args
         keys = sorted({*args, *before.args})
@@ -182,9 +205,12 @@ class Launcher:
                 held = await self._created(source.script.meta.name)
                 return held, read_run_journal((), held.run_id), []
             if request.fork:
-                parent = await read_view(files, before.run_id, strict=request.strict)
+                parent = source.parent = await read_view(files, before.run_id, strict=request.strict)
                 held = await self._created(source.script.meta.name)
-                return held, read_run_journal((), held.run_id), copied_records(parent)
+                view = read_run_journal((), held.run_id)
+                # Chance and time stay those of the run that was launched first, or calls built on them would run anew.
+                view.seed, view.first_ms = parent.seed, parent.first_ms
+                return held, view, copied_records(parent)
             held = await files.hold(before.run_id)
         except AlreadyActiveError as error:
             holder = f" in {error.holder}" if error.holder else ""
@@ -268,7 +294,7 @@ class Launcher:
         journal = RunJournal(held, view)
         events = EventFile(held)
         progress = Progress(run_id, snapshot.task_id, heard_by(events, request.events), self._env.clock.now_ms)
-        only = failed_lanes(view) if request.only_failed else None
+        only = failed_lanes(source.parent or view) if request.only_failed else None
         agents = LiveAgents(
             run_id=run_id,
             attempt=number,
@@ -308,7 +334,7 @@ class Launcher:
             events=events,
             output_file=self._files().output_path(run_id),
             env=self._env,
-            play=lambda: play_script(what, source.args, host, Lane()),
+            play=lambda: play_script(what, own_copy(source.args), host, Lane()),  # a script may change its own
             notices=self._notices,
         )
 

@@ -82,6 +82,8 @@ class Progress:
         status: AgentStatus,
         more: Mapping[str, Any] = _NOTHING,
     ) -> None:
+        if status == "started" and phase is not None:
+            self.phase = phase
         # Built in one go: it is told two times for each agent, and once for each answer that was recorded.
         payload = {
             "run_id": self._run_id,

@@ -11,7 +11,7 @@ import msgspec
 from fanfold.contracts.codec import encode_json
 from fanfold.contracts.notices import Notice
 from fanfold.contracts.workflow_runs import RunFailure, WorkflowResult, WorkflowSnapshot
-from fanfold.errors import WorkflowInputError
+from fanfold.errors import StorageError, WorkflowInputError
 from fanfold.foreign import logger
 from fanfold.kernel.notification import render_notification
 from fanfold.protocols import WorkflowFiles
@@ -66,7 +66,7 @@ class RunNotices:
         for run_id, data in await self._files().notices(self._session_id):
             try:
                 notice = await self._notice(run_id, data)
-            except (msgspec.DecodeError, WorkflowInputError) as error:
+            except (msgspec.DecodeError, WorkflowInputError, StorageError) as error:
                 logger.warning("the notice of run %s cannot be told: %s", run_id, error)
                 continue
             if notice is not None:

@@ -16,7 +16,7 @@ from fanfold.contracts.workflow_runs import (
     WorkflowPlan,
     WorkflowResult,
 )
-from fanfold.portal import Portal, blocking, on_loop
+from fanfold.portal import Portal, blocking, on_loop, start_kept
 from fanfold.protocols import EventSink, WorkflowFiles
 from fanfold.workflow.attempt import Attempt
 from fanfold.workflow.launching import Launcher, LaunchRequest
@@ -135,6 +135,7 @@ class WorkflowRuntime:
 
         Raises:
             WorkflowInputError: nothing was started; `code` says why.
+            UsageError: nor was it, for an option that is none: a budget, limits or a listener.
         """
         return (await self.begin(LaunchRequest(name=name, args=args, **options)))[0]
 
@@ -162,7 +163,7 @@ class WorkflowRuntime:
             await attempt.abandon()
             raise
         self._attempts[snapshot.run_id] = attempt
-        task.add_done_callback(lambda _: self._attempts.pop(snapshot.run_id, None))
+        task.add_done_callback(lambda _: self._ended_here(attempt))
         launch = WorkflowLaunch(
             task_id=snapshot.task_id,
             run_id=snapshot.run_id,
@@ -250,6 +251,13 @@ class WorkflowRuntime:
     skip = blocking(skip_async)
 
     # ---- inside ----
+
+    def _ended_here(self, attempt: Attempt) -> None:
+        run_id = attempt.snapshot.run_id
+        if self._attempts.get(run_id) is attempt:  # and not the next one of that run, which may be under way by now
+            del self._attempts[run_id]
+        if not attempt.has_begun:  # its task was cancelled before its first step, so nothing of it lets the run go
+            start_kept(attempt.abandon())
 
     async def _ended(self, run_id: str, verb: RunVerb) -> RunSummary:
         attempt = self._attempts.get(run_id)

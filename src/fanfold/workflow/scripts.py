@@ -166,6 +166,18 @@ def fault_text(error: BaseException) -> str:
     return plain(text if len(text) <= MAX_FAULT_CHARACTERS else f"{text[: MAX_FAULT_CHARACTERS - 1]}…")
 
 
+def fault_code(error: BaseException) -> str:
+    """Its code, if it is one of ours, or its class: what other classes call `code` may be anything."""
+    code: object = error.code if isinstance(error, FanfoldError) else None
+    return plain(code if isinstance(code, str) and code else type(error).__name__)
+
+
+def fault_line(error: BaseException, file_name: str) -> int | None:
+    """The line of the script at which `error` left it, also where the sandbox tells it."""
+    told: object = getattr(error, "line", None) if isinstance(error, FanfoldError) else None
+    return told if isinstance(told, int) else script_line(error, file_name)
+
+
 def ended_process(error: SystemExit) -> WorkflowInputError:
     """What stands for `sys.exit` in a script: let out of a task it would end the whole event loop."""
     told = WorkflowInputError("bad_script", f"a script must not end its process ({described(error)}): return or raise")
