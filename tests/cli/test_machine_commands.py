@@ -23,7 +23,7 @@ def test_init_writes_a_configuration_that_is_valid_and_changes_nothing_the_secon
     (tmp_path / ".gitignore").write_text("*.log")
     assert fanfold("init").code == 0
     first = (tmp_path / "agent.acl").read_text(), (tmp_path / ".gitignore").read_text()
-    assert first[1] == "*.log\n.a3s/artifacts/\n.a3s/effect-log/\n.a3s/sessions/\n"
+    assert first[1] == "*.log\n.a3s/artifacts/\n.a3s/effect-log/\n.a3s/sessions/\n.a3s/workflow-runs/\n"
     assert fanfold("models", "list").code == 0
 
     assert "is there already" in fanfold("init").out

@@ -109,7 +109,7 @@ def test_the_last_commit_is_reviewed_where_nothing_is_uncommitted(fanfold: Fanfo
     repo(model)
     last = commit(tmp_path, "Second")
     done = fanfold(*ONE)
-    assert done.err.startswith(f"reviewing 1 file: nothing is uncommitted: the last commit, {last[:7]} Second\n")
+    assert done.err.startswith(f"reviewing 1 file: the last commit, {last[:7]} Second (nothing is uncommitted)\n")
     assert "| Second" in model.audits[0]
 
 
@@ -206,9 +206,9 @@ def test_without_a_repository_it_is_a_wrong_usage(fanfold: Fanfold) -> None:
         (("--model", "nowhere/m1"), "--model"),
         (("--allow", "a b"), "--allow"),
         (("--resume", "wf_review-changes_0000000000000000", "--base", "main"), "leave them out"),
-        (("--resume", "nonsense"), "run id"),
-        (("--resume", "wf_review-changes_0000000000000000"), "no run"),
-        (("--resume", "wf_triage_0000000000000000"), "no run"),
+        (("--resume", "nonsense"), "no workflow run"),
+        (("--resume", "wf_review-changes_0000000000000000"), "no workflow run"),
+        (("--resume", "wf_triage_0000000000000000"), "no workflow run"),
         (("--dimension", "docs", "--dimension", "docs"), "named twice"),
     ],
 )
@@ -216,7 +216,7 @@ def test_wrong_arguments_ask_nobody(fanfold: Fanfold, repo: Any, arguments: tupl
     model = Model()
     repo(model)
     done = fanfold("review", *arguments)
-    assert done.code == (4 if "no run" in reason or "run id" in reason else 1 if "twice" in reason else 2)
+    assert done.code == (4 if "no workflow run" in reason else 1 if "twice" in reason else 2)
     assert reason in done.err
     assert model.audits == []
 

@@ -113,7 +113,7 @@ def test_without_uncommitted_work_it_is_the_last_commit(repo: Path, bwrap: str) 
     last = commit(repo, "Improve a\n\nBecause.")
     changes = collect(repo, bwrap=bwrap)
     assert told(changes) == {"a.py": "modified"}
-    assert changes.what == f"nothing is uncommitted: the last commit, {last[:7]} Improve a"
+    assert changes.what == f"the last commit, {last[:7]} Improve a (nothing is uncommitted)"
     assert (changes.base, changes.summary) == (first, "Improve a\n\nBecause.")
 
 

@@ -90,7 +90,7 @@ def test_each_fault_is_named_with_its_line(fanfold: Fanfold, tmp_path: Path) -> 
     warning, error = checked.out.splitlines()
     assert warning.startswith(f"{path}:19: warning: time.time(): the clock")
     assert error.startswith(f"{path}:20: error: asyncio.wait(): the order")
-    assert checked.err == "1 errors, 1 warnings\n"
+    assert checked.err == "1 error, 1 warning\n"
     document = json.loads(fanfold("workflow", "validate", "team", "--json").out)  # its name is that of its file
     assert (document["schema"], document["is_valid"]) == ("fanfold/workflow-check/v1", False)
     assert [(each["line"], each["code"]) for each in document["findings"]] == [
@@ -102,13 +102,13 @@ def test_each_fault_is_named_with_its_line(fanfold: Fanfold, tmp_path: Path) -> 
 def test_warnings_alone_leave_it_valid(fanfold: Fanfold, tmp_path: Path) -> None:
     write_script(tmp_path, TEAM.replace('ctx.phase("Sum")', 'ctx.phase("Sums")'))
     checked = fanfold("workflow", "validate", "team")
-    assert (checked.code, checked.err) == (0, "0 errors, 1 warnings\n")
+    assert (checked.code, checked.err) == (0, "0 errors, 1 warning\n")
 
 
 @pytest.mark.parametrize(
     ("text", "line", "code", "message"),
     [
-        ("x = 1\nMETA = {", 2, "bad_script", "is no Python"),
+        ("x = 1\nMETA = {", 2, "bad_script", "the script is no Python: '{' was never closed"),
         ("x = 1\n\nMETA = dict(name='a')\n", 3, "bad_meta", "META must be a literal"),
         ("x = 1\nMETA = {'name': 'a/b', 'description': 'd'}\n", 2, "bad_meta", "name must be 1 to 64"),
         ("x = 1\n", None, "bad_meta", "has no META"),
@@ -124,6 +124,7 @@ def test_a_script_that_cannot_be_read_has_its_line(
     assert checked.code == 1
     assert (finding.get("line"), finding["code"]) == (line, code)
     assert message in finding["message"]
+    assert "line" not in finding["message"]  # it stands before it
 
 
 def test_a_script_for_the_sandbox_is_checked_for_it(fanfold: Fanfold, tmp_path: Path) -> None:

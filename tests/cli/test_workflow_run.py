@@ -98,7 +98,7 @@ def test_failed_agents_are_listed_and_code_7(fanfold: Fanfold, serve: Serve, tmp
     assert done.code == 7
     assert "'ASK ABOUT A', NONE" in json.loads(done.out)["sum"]
     assert "  ask:b (/0.1#0): " in done.err
-    assert f"fanfold: run {run}: 1 of 4 agents failed, 1 results are None" in done.err
+    assert f"fanfold: run {run}: 1 of 4 agents failed, 1 result is None" in done.err
     assert f"hint: resume with: fanfold workflow resume {run}" in done.err
     assert fanfold("workflow", "run", "team", "--allow-failures").code == 0
     error = json.loads(fanfold("workflow", "run", "team", "--json").err)
@@ -148,7 +148,7 @@ def test_an_approval_that_nobody_gives_is_code_5(fanfold: Fanfold, serve: Serve,
     done = fanfold("workflow", "run", "team")
     run = only_run(fanfold)
     assert done.code == 5
-    assert f"run {run}: 1 agents wait for an approval" in done.err
+    assert f"run {run}: 1 agent waits for an approval" in done.err
     assert f"resume with: fanfold workflow resume {run} --allow write" in done.err
     assert f"while it waits: fanfold workflow resume {run} --wait" in done.err
     error = json.loads(fanfold("workflow", "run", "team", "--json").err)

@@ -77,6 +77,10 @@ def test_the_programs_of_the_sessions_page_run(tmp_path: Path) -> None:
         run(program.replace("from fanfold import Agent", "from tests.support.readme_agent import Agent"), tmp_path)
         for program in programs
     ]
+    background = printed.pop(2).splitlines()
+    assert background[0] == "It has begun."
+    assert {"agent_start", "turn_end", "agent_end"} <= set(background)
+    assert re.fullmatch(r"\['Have an agent .*', '<task_notification task-.*>'\]", background[-1])
     assert printed == [
         "It is a project. True stop\n",
         "accepted\nA README.\n",

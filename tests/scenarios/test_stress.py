@@ -95,7 +95,10 @@ class Place:
             if self._session is not None:
                 await self._session.close_async()
             self._session = await self._agent.session_async(
-                self._workspace, session_id=self._id, permission_policy=POLICY
+                self._workspace,
+                session_id=self._id,
+                permission_policy=POLICY,
+                wake_on_notice=False,  # no other task starts any run here
             )
         return self._session
 

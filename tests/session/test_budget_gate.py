@@ -378,7 +378,7 @@ def test_an_error_that_cannot_be_shown_denies_all_the_same() -> None:
             raise RuntimeError("no text")
 
     denial = denial_of(before_llm(Guard(raising(Unshowable()))))
-    assert denial.reason == "Python BudgetGuard.check_before_llm raised Unshowable"
+    assert denial.reason == "Python BudgetGuard.check_before_llm raised Unshowable: (it has no text)"
 
 
 def test_texts_that_no_log_could_hold_are_made_plain() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import fanfold
-from fanfold.testing import Reply, ScriptedModel
+from fanfold.testing import Reply, ScriptedModel, calls
 
 FileSessionStore = fanfold.FileSessionStore
 MapItem = fanfold.MapItem
@@ -17,6 +17,12 @@ MODEL: dict[str, Reply | str | Exception] = {
     r"^Shorter: It sends": "Uploads.",
     r"^Which": "A README.",
     r"^Does": '{"says_so": true}',
+    r"^Have an agent count": calls(
+        ("task", {"tasks": [{"agent": "explore", "prompt": "Count the files.", "background": True}]})
+    ),
+    r"^Task started": "It has begun.",
+    r"^Count the files": Reply(text="There are 3.", delay=0.5),
+    r"^<task_notification>": "3 files.",
     r"^List": "open, close",
     r"^open": "Good names.",
 }

@@ -393,6 +393,7 @@ def test_loading_the_plugin_loads_nothing_of_what_its_fixtures_need() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == {
         "fanfold",
+        "fanfold.release",
         "fanfold.testing",
         "fanfold.testing.pytest_entry",
         "fanfold.testing.pytest_plugin",

@@ -266,7 +266,7 @@ def test_a_launch_that_comes_behind_the_close_leaves_no_run_that_looks_like_a_de
         return "done"
 
     async def main() -> None:
-        async with opened(tmp_path, ScriptedModel(Reply(text="ok"))) as session:
+        async with opened(tmp_path, ScriptedModel([Reply(text="ok")])) as session:
             session.workflows.register(META, script)
         with pytest.raises(SessionClosedError):
             await session.workflows.launch_async(META["name"])

@@ -20,7 +20,7 @@ from fanfold.workflow.sandbox import check_inline
 from fanfold.workflow.scripts import read_script
 
 _LINE = re.compile(r"\bline (\d+)")
-_PLACE = re.compile(r"^the script(, line \d+: | is )|(?<=.) \(<unknown>, line \d+\)$")
+_PLACE = re.compile(r"^the script, line \d+: |(?<=is no Python: )line \d+: ")
 """Told beside what is said of it."""
 
 

@@ -71,11 +71,9 @@ class LaunchRequest(msgspec.Struct, kw_only=True):
             raise UsageError(f"events must be a function that is called with each event, got {self.events!r}")
         if self.limits is None:
             return
-        if not isinstance(self.limits, WorkflowLimits):
-            raise UsageError(f"limits must be WorkflowLimits, got {type(self.limits).__name__}")
         try:
             msgspec.convert(msgspec.structs.asdict(self.limits), WorkflowLimits)  # one made by hand was not checked
-        except msgspec.ValidationError as error:
+        except (TypeError, msgspec.ValidationError) as error:
             raise UsageError(f"limits: {error}") from None
 
 

@@ -132,7 +132,8 @@ class Registry:
                 raise WorkflowInputError("bad_script", file.problem or "it cannot be read")
             script = read_script(file.text, "file", file.path)
         except WorkflowInputError as error:
-            return _Found(WorkflowInfo(name=file.path, kind="file", path=file.path, problem=str(error)), None)
+            problem = str(error).removeprefix(file.path).lstrip(", ")  # it stands beside its path
+            return _Found(WorkflowInfo(name=file.path, kind="file", path=file.path, problem=problem), None)
         return self._told(script)
 
 

@@ -78,7 +78,8 @@ def read_script(text: str, kind: SourceKind, path: str | None = None) -> Script:
     try:
         module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise WorkflowInputError("bad_script", f"{where} is no Python: {error}") from None
+        fault = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        raise WorkflowInputError("bad_script", f"{where} is no Python: {fault}") from None
     meta = parse_meta(_literal_meta(module, where))
     _require_order(module, where)
     return Script(meta=meta, kind=kind, entry=_entry_of(module, where), text=text, path=path, sha256=text_sha(text))
