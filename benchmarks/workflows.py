@@ -30,12 +30,12 @@ LIMITS = WorkflowLimits(concurrency=AT_ONCE, max_agents=1_000_000, max_items=1_0
 SPECS = specs(CALLS)
 ANSWERS = answers(SPECS)
 WHAT = f"workflow of {CALLS:,} agent() calls"
-TEXT = '''
+TEXT = """
 META = {"name": "many", "description": "asks what it is given"}
 
 async def main(ctx, args):
     return await ctx.parallel([(lambda each=each: ctx.agent(each, max_steps=2)) for each in args["prompts"]])
-'''
+"""
 ARGS = {"prompts": [prompt(index) for index in range(CALLS)]}
 
 

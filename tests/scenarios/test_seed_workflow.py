@@ -10,7 +10,7 @@ import pytest
 from fanfold.contracts.steps import AgentStepSpec
 from tests.workflow.rig import Rig, Team
 
-SCRIPT = '''
+SCRIPT = """
 META = {"name": "review-changes-of-the-seed", "description": "reviews a change", "phases": ["Review", "Verify"]}
 DIMENSIONS = ["correctness", "security", "speed"]
 FINDINGS = {
@@ -55,7 +55,7 @@ async def sample(ctx, args):
     ctx.log(f"{len(confirmed)} real problems")
     order = {"high": 0, "medium": 1, "low": 2}
     return {"confirmed": sorted(confirmed, key=lambda f: (order[f["severity"]], f["title"]))}
-'''
+"""
 
 
 async def reviewer(spec: AgentStepSpec) -> Any:
