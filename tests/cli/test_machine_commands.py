@@ -72,7 +72,7 @@ def test_doctor_names_what_it_found(fanfold: Fanfold, monkeypatch: pytest.Monkey
     assert checks["default model"]["detail"] == "local/default"
     assert checks["provider anthropic"]["status"] == "missing"
     assert "env ANTHROPIC_API_KEY" in checks["provider anthropic"]["detail"]
-    assert {"fanfold", "sandbox", "rg", "rich", "local runtime", "local model"} <= set(checks)
+    assert {"fanfold", "sandbox", "rg", "rich", "pydantic_monty", "local runtime", "local model"} <= set(checks)
 
 
 def test_doctor_exits_with_3_on_a_configuration_that_cannot_be_used(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fanfold.cli.cells import cut, width_of
 from fanfold.cli.out_file import open_out
-from fanfold.cli.render import render
+from fanfold.cli.render import render, table
 from fanfold.cli.results import Row
 from fanfold.errors import LogWriteError, UsageError
 
@@ -33,6 +33,13 @@ def test_structured_fields_become_columns_in_the_order_of_first_appearance() -> 
         "a     test  yes",
         "b     lib        x, y",
     ]
+
+
+def test_a_column_that_stays_whole_takes_its_room_from_the_others() -> None:
+    head, rows = ["id", "text", "more"], [["0123456789abcdef", "b" * 30, "c" * 30]]
+    assert table(head, rows, width=40, whole=("id",)).splitlines()[2] == "0123456789abcdef  bbbbbbbbb…  ccccccccc…"
+    assert table(head, rows, width=20, whole=("id",)).splitlines()[2] == "0123456789abcdef  bbbbbbb…  ccccccc…"
+    assert table(head, rows, width=40).splitlines()[2] == "0123456789a…  bbbbbbbbbbb…  ccccccccccc…"
 
 
 def test_numbers_stand_to_the_right() -> None:

@@ -240,7 +240,7 @@ def test_agents_that_fail_are_told_and_only_they_run_again(fanfold: Fanfold, rep
     broken = False
     model.audits.clear()
     model.verified.clear()
-    done = fanfold(*again[1].split(), "--format", "json")
+    done = fanfold("review", "--resume", again[1].split()[2][-6:], "--format", "json")
     assert done.code == 0
     assert ["\ndocs: " in each for each in model.audits] == [True]
     report = json.loads(done.out)

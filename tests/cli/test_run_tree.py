@@ -399,6 +399,17 @@ def test_plain_lines_tell_starts_ends_logs_failures_and_the_notification() -> No
     ]
 
 
+def test_a_phase_that_only_agents_name_begins_with_its_first_agent() -> None:
+    run = Recorded()
+    run.start(phases=["Find", "Check"])
+    run.agent("#0", "cached", phase="Find")
+    run.ran("#1", phase="Find", label="a")
+    run.ran("#2", phase="Check", label="b")
+    run.ran("#3", phase="Find", label="c")
+    said = [" ".join(line.split()[:3]) for line in plain_lines(run)[1:]]
+    assert said == ["1 answered from", "== Find", "[2/2] ok a", "== Check", "[3/3] ok b", "[4/4] ok c"]
+
+
 def test_answers_from_the_journal_have_one_line_together() -> None:
     run = Recorded()
     run.start()

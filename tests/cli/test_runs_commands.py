@@ -4,14 +4,21 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fanfold.cli.runs_here import next_command
+from fanfold.contracts.codec import encode_json
+from fanfold.contracts.workflow_runs import RunSummary, WorkflowSnapshot
 from fanfold.stores.run_files import open_run_files
 from tests.cli.conftest import ServerThread, configure
 from tests.cli.workflow_project import TEAM, Fanfold, Model, only_run, ready_script, runs_of
 
 Serve = Callable[..., ServerThread]
+STANDING: dict[str, Any] = {"workflow": "a", "kind": "file", "args": {}, "started_ms": 1, "updated_ms": 2}
+RUNNING = {**STANDING, "status": "running"}
+PARKED = {**STANDING, "status": "paused", "reason": "parked"}
 
 
 @pytest.fixture(autouse=True)
@@ -123,8 +130,34 @@ def test_the_trace_of_a_script_that_failed_is_shown(fanfold: Fanfold, serve: Ser
     ready_script(tmp_path, 'META = {"name": "team", "description": "d"}\nasync def main(ctx, args):\n    1 // 0\n')
     assert fanfold("workflow", "run", "team").code == 1
     shown = fanfold("runs", "show", only_run(fanfold))
-    assert "error     ZeroDivisionError: " in shown.out
+    assert "error     ZeroDivisionError: integer" in shown.out
     assert "    1 // 0" in shown.out
+    assert "playing.py" not in shown.out  # frames of fanfold are for a bug report: --json has them
+    assert "playing.py" in fanfold("runs", "show", only_run(fanfold), "--json").out
+
+
+def test_how_to_go_on_has_what_the_run_ended_for_want_of(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    configure(tmp_path, serve(Model()))
+    ready_script(tmp_path)
+    assert fanfold("workflow", "run", "team", "--budget", "25", "--concurrency", "1").code == 6
+    run = only_run(fanfold)
+    shown = fanfold("runs", "show", run)
+    assert shown.err == f"resume with: fanfold workflow resume {run} --budget TOKENS\n"
+    assert "Traceback" not in shown.out
+    summary = RunSummary(run_id=run, snapshot=WorkflowSnapshot(**PARKED, run_id=run, task_id="t"))
+    assert next_command(summary) == f"fanfold workflow resume {run} --wait"
+
+
+def test_a_run_without_an_output_yet_has_none_to_show(fanfold: Fanfold, tmp_path: Path) -> None:
+    async def made() -> None:
+        run = await open_run_files(tmp_path).create("wf_a_0123456789abcdef")
+        await run.write_snapshot(encode_json(WorkflowSnapshot(**RUNNING, run_id=run.run_id, task_id="t")))
+        await run.release()
+
+    asyncio.run(made())
+    shown = fanfold("runs", "show", "0123")
+    assert "wf_a_0123456789abcdef: interrupted" in shown.out
+    assert "\noutput " not in shown.out
 
 
 def test_without_a_journal_the_snapshot_is_shown(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_the_list_has_each_workflow_with_its_state(fanfold: Fanfold, tmp_path: P
     assert {"review-changes", "triage", "migrate"} <= set(found)
     assert (found["team"]["kind"], found["team"]["needs_approval"]) == ("file", False)
     assert found["other"]["needs_approval"]
-    assert "line 1" in found[str(broken)]["problem"]
+    assert found[str(broken)]["problem"].startswith("is no Python: line 1: ")
     shown = {line.split()[0]: line for line in fanfold("workflow", "list").out.splitlines()}
     assert "ready" in shown["team"]
     assert "needs approval" in shown["other"]
@@ -135,6 +135,15 @@ def test_a_script_for_the_sandbox_is_checked_for_it(fanfold: Fanfold, tmp_path: 
     checked = fanfold("workflow", "validate", "bad.py", "--inline")
     assert checked.code == 1
     assert checked.out.startswith("bad.py:3: error: ")
+
+
+def test_other_errors_of_a_script_for_the_sandbox_are_named_too(fanfold: Fanfold, tmp_path: Path) -> None:
+    lines = ["ctx.now()", 'ctx.agent("x")', "await asyncio.wait([])", "import time", "return time.time()"]
+    head = 'import asyncio\nMETA = {"name": "s", "description": "d"}\nasync def main(ctx, args):'
+    (tmp_path / "s.py").write_text("\n    ".join([head, *lines]))
+    checked = fanfold("workflow", "validate", "s.py", "--inline")
+    assert [line.split(": ", 2)[:2] for line in checked.out.splitlines()] == [["s.py:5", "error"], ["s.py:6", "error"]]
+    assert "line 6" not in checked.out
 
 
 def test_a_file_that_is_no_text_is_refused(fanfold: Fanfold, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """`fanfold workflow resume`, `continue`, `pause`, `stop`: what is recorded is not run again; a plan tells it first."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fanfold.stores.run_files import open_run_files
 from tests.cli.conftest import ServerThread, configure
 from tests.cli.workflow_project import TEAM, Fanfold, Model, only_run, ready_script, runs_of, write_script
 
@@ -43,10 +45,10 @@ def test_a_finished_run_is_answered_from_its_journal(fanfold: Fanfold, serve: Se
     assert (run["attempt"], run["counts"]["launched"], run["counts"]["cached"]) == (2, 0, 4)
 
 
-@pytest.mark.parametrize("part", ["id", "beginning", "digits"])
+@pytest.mark.parametrize("part", ["id", "beginning", "first digits", "last digits"])
 def test_only_what_failed_and_what_follows_is_run(fanfold: Fanfold, serve: Serve, tmp_path: Path, part: str) -> None:
     _, model, run = begun(fanfold, serve, tmp_path)
-    typed = {"id": run, "beginning": run[:9], "digits": run[-5:]}[part]
+    typed = {"id": run, "beginning": run[:9], "first digits": run[-16:-9], "last digits": run[-5:]}[part]
     done = fanfold("workflow", "resume", typed)
     assert done.code == 0
     assert model.prompts == ["ask about b", "sum ['ASK ABOUT A', 'ASK ABOUT B', 'ASK ABOUT C']"]
@@ -251,3 +253,26 @@ def test_a_run_that_was_cut_off_is_marked_and_a_paused_one_stopped(
     assert (stopped["schema"], stopped["status"]) == ("fanfold/workflow-end/v1", "stopped")
     assert stopped["next_command"] == f"fanfold workflow resume {run}"
     assert fanfold("workflow", "stop", run).code == 0
+
+
+def test_the_command_that_goes_on_with_what_failed_does_that_again(
+    fanfold: Fanfold, serve: Serve, tmp_path: Path
+) -> None:
+    _, model, run = begun(fanfold, serve, tmp_path)
+    model.broken = "about b"
+    assert f"resume {run} --only-failed\n" in fanfold("workflow", "resume", run, "--only-failed").err
+    assert f"resume {run}\n" in fanfold("workflow", "resume", run).err
+
+
+def test_other_arguments_are_refused_with_the_way_to_have_them(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    _, _, run = begun(fanfold, serve, tmp_path)
+    refused = fanfold("workflow", "resume", run, "--args", "areas=z")
+    assert (refused.code, "hint: add --fork" in refused.err) == (2, True)
+
+
+def test_the_plan_of_a_run_that_goes_on_says_so(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    _, _, run = begun(fanfold, serve, tmp_path)
+    held = asyncio.run(open_run_files(tmp_path).hold(run))
+    assert "note: it goes on just now, in process " in fanfold("workflow", "resume", run, "--plan").err
+    asyncio.run(held.release())
+    assert "goes on just now" not in fanfold("workflow", "resume", run, "--plan").err

@@ -410,3 +410,15 @@ def test_many_equal_calls_are_claimed_and_rejected_in_linear_time() -> None:
         if number % 3 == 0:
             story.view.reject(claim)
     assert story.view.rejected == len(range(0, count, 3))
+
+
+def test_places_are_looked_up_while_calls_are_made_in_linear_time() -> None:
+    """As when only what failed is run again: some calls run, and for each other one its place is looked at."""
+    count = 20_000
+    story = Story()
+    story.attempt_with({f"#{number}": f"p{number}" for number in range(count)})
+    story.resume()
+    for number in range(count):
+        story.call(f"/0.{number}#0", f"new {number}", None)
+        assert story.view.places()[f"#{number}"].seq == number + 1
+    assert story.view.places()[f"/0.{count - 1}#0"].seq == 2 * count

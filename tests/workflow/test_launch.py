@@ -314,3 +314,19 @@ def test_registering_checks_the_meta_data_first(tmp_path: Path) -> None:
             assert raised.value.code == "bad_meta"
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("file", ["{}.journal.jsonl", "{}.json"])
+def test_a_run_whose_files_cannot_be_read_is_refused_and_let_go(tmp_path: Path, file: str) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path)
+        result = await rig.run(_nothing)
+        path = Path(rig.files.directory, file.format(result.run_id))
+        path.unlink()
+        path.mkdir()
+        for _ in range(2):
+            with pytest.raises(WorkflowInputError) as raised:
+                await rig.workflows.launch_async(resume_from_run_id=result.run_id)
+            assert raised.value.code == "store_unwritable"
+
+    asyncio.run(main())

@@ -17,7 +17,7 @@ from fanfold.contracts.run_journal import Identity, Moved, Result
 NOTHING = msgspec.Raw(b"null")
 
 
-class RunEntry(msgspec.Struct):
+class RunEntry(msgspec.Struct, gc=False):  # there is one for each call: the collector need not look at them
     seq: int
     identity: Identity
     path: str
@@ -31,7 +31,7 @@ class RunEntry(msgspec.Struct):
     placed: int
     """Rises with each record that puts a call at a place: of two at one place the later one stands there."""
     result: Result | None = None
-    """None: it is under way, or was cut off ("in doubt"). Without its value where it was taken live."""
+    """None: it is under way, or was cut off ("in doubt"). Of what was taken live no more than its status is kept."""
     turns: tuple[msgspec.Raw, ...] = ()
     """Facts of its agent from the first on, while there is no answer."""
     last_fact: int = 0
@@ -56,7 +56,7 @@ class RunEntry(msgspec.Struct):
         return not self.is_claimed and not self.is_superseded
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the journal has for one call."""
 
     kind: Literal["recorded", "again", "new"]
@@ -90,24 +90,18 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return Moved(seq=self.entry.seq, path=self.path)
 
 
-class EqualCalls:
+class EqualCalls(msgspec.Struct, gc=False):
     """The recorded entries of one identity. Nearly always there is one, which then costs nothing more."""
 
-    __slots__ = ("_more", "_only", "_waiting", "next_occurrence")
-
-    def __init__(self) -> None:
-        self.next_occurrence = 0
-        self._only: RunEntry | None = None
-        self._more: list[RunEntry] | None = None
-        """All of them, where there are several."""
-        self._waiting: tuple[_Waiting, _Waiting] | None = None
-        """Of several: the answers, and the others; made when the first one is claimed."""
+    _only: RunEntry
+    _more: list[RunEntry] | None = None
+    """All of them, where there are several."""
+    _waiting: "tuple[_Waiting, _Waiting] | None" = None
+    """Of several: the answers, and the others; made when the first one is claimed."""
 
     def add(self, entry: RunEntry) -> None:
         self._waiting = None
-        if self._only is None:
-            self._only = entry
-        elif self._more is None:
+        if self._more is None:
             self._more = [self._only, entry]
         else:
             self._more.append(entry)
@@ -116,7 +110,7 @@ class EqualCalls:
         """An answer, or one that has none; nobody else gets it."""
         if self._more is not None:
             return self._sorted(self._more)[not answers].claim(path)
-        return self._only if self._only is not None and _is_claimed_now(self._only, answers) else None
+        return self._only if _is_claimed_now(self._only, answers) else None
 
     def reject(self, entry: RunEntry) -> None:
         """Have the call of a claimed answer wait to be run again."""

@@ -5,12 +5,23 @@ Pure but for its own state, which `take` and the claims change.
 
 from collections.abc import Mapping
 from operator import attrgetter
+from typing import get_args
 
 import msgspec
 
 from fanfold.contracts.codec import read_json
 from fanfold.contracts.messages import Usage, UsageSum
-from fanfold.contracts.run_journal import AttemptEnd, Header, Identity, Moved, Result, RunRecord, Started, Turns
+from fanfold.contracts.run_journal import (
+    AttemptEnd,
+    Header,
+    Identity,
+    Moved,
+    Result,
+    ResultStatus,
+    RunRecord,
+    Started,
+    Turns,
+)
 from fanfold.errors import InternalError, WorkflowInputError
 from fanfold.kernel.run_entries import NOTHING, Claim, EqualCalls, RunEntry
 
@@ -22,6 +33,8 @@ class _Numbered(msgspec.Struct):
 
 
 _numbers = msgspec.json.Decoder(_Numbered)
+_RAN = {status: Result(seq=0, id="", path="", status=status) for status in get_args(ResultStatus)}
+"""Of what was taken live no more than its status."""
 
 
 class RunJournalView:
@@ -58,6 +71,8 @@ class RunJournalView:
         """How many lines to keep, where something torn stands behind them; None: the journal ends well."""
         self._usage = UsageSum()
         self._equal: dict[Identity, EqualCalls] = {}
+        self._occurrences: dict[Identity, int] = {}
+        """Keys that were given out, or might have been."""
         self._keyed: dict[str, RunEntry] = {}
         """The newest entry of each key."""
         self._placed = 0
@@ -79,8 +94,7 @@ class RunJournalView:
         Raises:
             InternalError: it does not fit to what was written before.
         """
-        is_copy = isinstance(record, Started | Result) and record.attempt == 0
-        fault = self._fold(record, is_live=not is_copy)
+        fault = self._fold(record, is_live=True)
         if fault is not None:
             raise InternalError(f"the journal of run '{self.run_id}' was given a record that does not fit: {fault}")
 
@@ -95,9 +109,9 @@ class RunJournalView:
     def _fold(self, record: RunRecord, *, is_live: bool) -> str | None:
         match record:
             case Started():
-                return self._take_started(record, is_live=is_live)
+                return self._take_started(record, is_live=is_live and record.attempt > 0)  # 0: a copy
             case Result():
-                return self._take_result(record, is_live=is_live)
+                return self._take_result(record, is_live=is_live and record.attempt > 0)
             case Turns():
                 return self._take_turns(record, is_live=is_live)
             case Moved():
@@ -150,8 +164,12 @@ class RunJournalView:
             return None  # an append that was tried twice: the first one counts
         if record.attempt > 0:
             self._count(record)
-        value = NOTHING if is_live else record.value
-        entry.result = msgspec.structs.replace(record, id=entry.identity, path=entry.path, value=value)
+        if is_live:
+            entry.result = _RAN[record.status]
+        elif record.path == entry.path:
+            entry.result = record
+        else:
+            entry.result = msgspec.structs.replace(record, path=entry.path)
         entry.has_ended = True
         if is_live or entry.is_answer:
             entry.turns = ()
@@ -180,12 +198,13 @@ class RunJournalView:
         if entry is None:
             return f"no call has number {record.seq}"
         entry.path, entry.placed = record.path, self._next_place()
-        self._places = None
+        self._stands(entry)
         return None
 
     def _add(self, entry: RunEntry) -> None:
         self.entries[entry.seq] = entry
-        self.last_seq = max(self.last_seq, entry.seq)
+        if entry.seq > self.last_seq:
+            self.last_seq = entry.seq
         older = self._keyed.get(entry.key)
         if older is not None and older.identity == entry.identity:
             older.is_superseded = True
@@ -193,18 +212,24 @@ class RunJournalView:
             if not older.is_claimed:  # else whoever claimed it is about to go on from them
                 older.turns = ()
         self._keyed[entry.key] = entry
-        self._places = None
-        equal = self._equal_to(entry.identity)
-        occurrence = _occurrence(entry.key)
-        equal.next_occurrence = max(equal.next_occurrence + (occurrence is None), (occurrence or 0) + 1)
-        if not entry.is_claimed:
+        self._stands(entry)
+        if entry.is_claimed:
+            return  # it was run just now, under a key that was given out here
+        self._count_occurrence(entry)
+        equal = self._equal.get(entry.identity)
+        if equal is None:
+            self._equal[entry.identity] = EqualCalls(entry)
+        else:
             equal.add(entry)
 
-    def _equal_to(self, identity: Identity) -> EqualCalls:
-        equal = self._equal.get(identity)
-        if equal is None:
-            equal = self._equal[identity] = EqualCalls()
-        return equal
+    def _count_occurrence(self, entry: RunEntry) -> None:
+        known = self._occurrences.get(entry.identity, 0)
+        occurrence = _occurrence(entry.key)
+        self._occurrences[entry.identity] = known + 1 if occurrence is None else max(known, occurrence + 1)
+
+    def _stands(self, entry: RunEntry) -> None:
+        if self._places is not None:
+            self._places[entry.path] = entry
 
     def _next_place(self) -> int:
         self._placed += 1
@@ -236,9 +261,8 @@ class RunJournalView:
 
     def next_key(self, identity: Identity) -> str:
         """An idempotency key that no call has had: `<run id>:<identity>:<occurrence>`, the identity cut to 128 bits."""
-        equal = self._equal_to(identity)
-        occurrence = equal.next_occurrence
-        equal.next_occurrence += 1
+        occurrence = self._occurrences.get(identity, 0)
+        self._occurrences[identity] = occurrence + 1
         return f"{self.run_id}:{identity[:_KEY_CHARS]}:{occurrence}"
 
     def reject(self, claim: Claim) -> None:

@@ -7,7 +7,9 @@ load a batch is filled for as long as the store takes for the one before.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from fanfold.errors import FencedError, InternalError, StoreConflictError
+import msgspec
+
+from fanfold.errors import FencedError, StoreConflictError
 from fanfold.foreign import copy_of
 
 ROOM = 1024
@@ -17,7 +19,30 @@ Append = Callable[[list[bytes]], Awaitable[None]]
 """Writes records behind the log, all or nothing, durable when it returns."""
 Encode = Callable[[], bytes]
 """Makes the record. Called when its append is due: a whole batch at once is encoded in half the time."""
-_Entry = tuple[Encode, Callable[[], None]]
+
+
+class _Entry(msgspec.Struct):
+    """A record on its way. (A Struct, for there is one for each of them.)"""
+
+    encode: Encode
+    on_written: Callable[[], None]
+    landed: "asyncio.Future[None] | None" = None
+    """Of who waits for it."""
+    is_written: bool = False
+
+    def written(self) -> None:
+        self.is_written = True
+        self.on_written()
+        if self.landed is not None and not self.landed.done():
+            self.landed.set_result(None)
+
+    def failed(self, error: Exception) -> None:
+        if self.landed is not None and not self.landed.done():
+            self.landed.set_exception(copy_of(error))
+
+    def abandoned(self) -> None:
+        if self.landed is not None:
+            self.landed.cancel()
 
 
 class AppendQueue:
@@ -30,7 +55,6 @@ class AppendQueue:
         self._ahead: list[bytes] = []
         self._entries: list[_Entry] = []
         """Not durable yet, in their order."""
-        self._hopes: set[asyncio.Future[None]] = set()
         self._watchers: list[asyncio.Future[None]] = []
         """Of those who wait for the flusher to be done; one each, for `asyncio.wait` takes three times as long."""
         self._flusher: asyncio.Task[None] | None = None
@@ -48,8 +72,11 @@ class AppendQueue:
             LogWriteError: an earlier append failed, and nobody was told yet. What it held is tried again with the next.
             FencedError, StoreConflictError: somebody else has the log, and nothing will be written any more.
         """
+        self._submit(_Entry(encode, on_written))
+
+    def _submit(self, entry: _Entry) -> None:
         self._raise_error()
-        self._entries.append((encode, on_written))
+        self._entries.append(entry)
         self._start()
 
     @property
@@ -61,25 +88,14 @@ class AppendQueue:
         """`submit`, and wait until it is durable, also when the caller is cancelled: it is written all the same, and
         whoever goes on from there must find it."""
         landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        is_written = False
-
-        def written() -> None:
-            nonlocal is_written
-            is_written = True
-            on_written()
-            if not landed.done():
-                landed.set_result(None)
-
-        self._hopes.add(landed)
+        entry = _Entry(encode, on_written, landed)
+        self._submit(entry)
         try:
-            self.submit(encode, written)
             await landed
         except asyncio.CancelledError:
-            while not is_written and self._error is None and self._flusher is not None:
+            while not entry.is_written and self._error is None and self._flusher is not None:
                 await self.idle()
             raise
-        finally:
-            self._hopes.discard(landed)
 
     async def flush(self) -> None:
         """Wait until everything that was submitted is durable. Raises as `submit`."""
@@ -98,6 +114,7 @@ class AppendQueue:
     def _start(self) -> None:
         if self._entries and self._flusher is None:
             self._flusher = asyncio.create_task(self._flush())
+            self._flusher.add_done_callback(self._flushed)
 
     def _raise_error(self) -> None:
         error = self._error
@@ -108,32 +125,34 @@ class AppendQueue:
         raise copy_of(error)
 
     async def _flush(self) -> None:
+        batch: tuple[_Entry, ...] = ()
         try:
             while self._entries and self._error is None:
                 batch = tuple(self._entries)
                 if self._before_batch is not None:
                     self._before_batch()
-                await self._write([encode() for encode, _ in batch])
+                await self._write([entry.encode() for entry in batch])
                 del self._entries[: len(batch)]
-                for _, on_written in batch:
-                    on_written()
+                for entry in batch:
+                    entry.written()
         except Exception as error:  # noqa: BLE001  whoever comes next raises it
             self._error = error
-        finally:
-            self._flusher = None
-            self._disappoint(self._error)
-            watchers, self._watchers = self._watchers, []
-            for watcher in watchers:
-                if not watcher.done():
-                    watcher.set_result(None)
+            for entry in (*batch, *self._entries):  # nobody waits for an append that is not going to be
+                entry.failed(error)
+
+    def _flushed(self, flusher: "asyncio.Task[None]") -> None:
+        self._flusher = None
+        if flusher.cancelled():  # as all tasks are at the end of their loop, and some before they have begun
+            for entry in self._entries:
+                entry.abandoned()
+        elif self._error is None:
+            self._start()  # for what came in this turn of the loop
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            if not watcher.done():
+                watcher.set_result(None)
 
     async def _write(self, records: list[bytes]) -> None:
         ahead = tuple(self._ahead)
         await self._append([*ahead, *records])
         del self._ahead[: len(ahead)]
-
-    def _disappoint(self, error: Exception | None) -> None:
-        """Nobody waits for an append that is not going to be."""
-        for landed in self._hopes:
-            if not landed.done() and (error is not None or not self._entries):
-                landed.set_exception(copy_of(error or InternalError("a record was neither written nor refused")))

@@ -7,6 +7,7 @@ way always ends and is recorded; what is refused is the launch of the next one.
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -35,7 +36,7 @@ from fanfold.kernel.run_entries import Claim
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.fanout import stand_in
 from fanfold.orchestration.ledger import TokenLedger
-from fanfold.orchestration.limiter import Limiter
+from fanfold.orchestration.limiter import Limiter, Slot
 from fanfold.orchestration.runner import StepRunner
 from fanfold.protocols import AgentExecutor
 from fanfold.workflow.crew import Crew
@@ -149,22 +150,28 @@ class LiveAgents:
     async def __call__(self, placed: PlacedCall, claim: Claim) -> JsonValue:
         self._calls += 1
         try:
-            return await self._answer(placed, claim)
-        finally:
-            self._calls -= 1
-            if not self._calls:
-                self._none_left.set()
-
-    async def _answer(self, placed: PlacedCall, claim: Claim) -> JsonValue:
-        try:
             record, outcome = await self._launched(placed, claim)
-            await self._record(record)
+            await self._journal.result(record if len(record.value) <= BLOB_BYTES else await self._in_blob(record))
+            told = self._accounted(record, outcome)  # only now, and only then its value is given to the script (D5)
+            if record.status == "ok":
+                self._progress.done += 1
+                self._tell(placed, "done", told)
+                answer: JsonValue = msgspec.json.decode(record.value)
+                return answer
+            if record.status == "skipped":
+                self._progress.skipped += 1
+                self._tell(placed, "skipped", told)
+                return None
+            return await self._failed(placed, record, outcome, told)
         except StorageError as error:
             # What cannot be recorded would have to be done again: a script that goes on all the same launches nothing.
             fault = RunFault(code=error.code, message=str(error))
             self.stop(Halt("failed", error.code, error=fault))
             raise
-        return await self._counted(placed, record, outcome)
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._none_left.set()
 
     async def _launched(self, placed: PlacedCall, claim: Claim) -> tuple[Result, StepOutcome]:
         await self._require_launch(placed)
@@ -172,13 +179,7 @@ class LiveAgents:
         if self._slots.is_full:
             self._tell(placed, "queued")
         async with self._slots.slot() as slot:
-            others = stand_in.get()
-
-            def give_way() -> None:
-                slot.end()
-                others()
-
-            token = stand_in.set(give_way)
+            token = stand_in.set(partial(_give_way, slot, stand_in.get()))
             try:
                 room = await self._ledger.reserve(len(placed.call.prompt) // 4, slot.given_back)
                 if isinstance(room, BudgetDenial):
@@ -291,19 +292,16 @@ class LiveAgents:
 
     # ---- its end ----
 
-    async def _record(self, record: Result) -> None:
-        """Durable when it returns. Raises StorageError."""
-        if len(record.value) > BLOB_BYTES:
-            name = await self._journal.put_blob(bytes(record.value))
-            await self._journal.result(replace(record, value=msgspec.Raw(b"null"), blob=name))
-        else:
-            await self._journal.result(record)
+    async def _in_blob(self, record: Result) -> Result:
+        """Raises StorageError."""
+        name = await self._journal.put_blob(bytes(record.value))
+        return replace(record, value=msgspec.Raw(b"null"), blob=name)
 
-    async def _counted(self, placed: PlacedCall, record: Result, outcome: StepOutcome) -> JsonValue:
-        """Account for an end that is recorded; only then is its value given to the script (D5)."""
+    def _accounted(self, record: Result, outcome: StepOutcome) -> dict[str, Any]:
+        """What is told of an end, which is recorded."""
         self._progress.spent(outcome.usage, outcome.cost_usd, record.tools)
         usage = outcome.usage or NO_USAGE
-        told: dict[str, Any] = {
+        return {
             "usage": {
                 "prompt_tokens": usage.prompt_tokens,
                 "completion_tokens": usage.completion_tokens,
@@ -313,16 +311,6 @@ class LiveAgents:
             "duration_ms": outcome.duration_ms,
             "tools": record.tools,
         }
-        if record.status == "ok":
-            self._progress.done += 1
-            self._tell(placed, "done", told)
-            answer: JsonValue = msgspec.json.decode(record.value)
-            return answer
-        if record.status == "skipped":
-            self._progress.skipped += 1
-            self._tell(placed, "skipped", told)
-            return None
-        return await self._failed(placed, record, outcome, told)
 
     async def _failed(
         self, placed: PlacedCall, record: Result, outcome: StepOutcome, told: dict[str, Any]
@@ -401,3 +389,8 @@ def _value(placed: PlacedCall, outcome: StepOutcome) -> JsonValue:
         "files": [] if tree is None else list(tree.files),
         "is_cut": tree is not None and tree.is_cut,
     }
+
+
+def _give_way(slot: Slot, others: Callable[[], None]) -> None:
+    slot.end()
+    others()

@@ -16,7 +16,7 @@ LABEL_CHARACTERS = 60
 DEFAULT_AGENT = "general"
 
 
-class AgentCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AgentCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What `ctx.agent(prompt, ...)` takes."""
 
     prompt: str

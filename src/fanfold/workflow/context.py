@@ -82,7 +82,11 @@ class WorkflowContext:
             BudgetExhaustedError: the tokens are spent; agents under way end all the same.
         """
         lane = self._lane
-        return await _slowly(self._host.agent(lane.next_call(), lane.phase, prompt, options))
+        try:
+            return await self._host.agent(lane.next_call(), lane.phase, prompt, options)
+        except WorkflowInputError:
+            await asyncio.sleep(REFUSAL_SECONDS)
+            raise
 
     async def parallel(self, thunks: Iterable[Callable[[], Any]], *, on_error: OnError = "none") -> list[Any]:
         """All at once, and a barrier: results in input order.
@@ -97,8 +101,9 @@ class WorkflowContext:
         place = lane.next_split()
 
         async def branch(index: int) -> Any:
-            with _within(lane.branch(f"{place}.{index}")):
-                return await _awaited(work[index]())
+            _enter(lane.branch(f"{place}.{index}"))
+            value = work[index]()
+            return await value if inspect.isawaitable(value) else value
 
         return await self._slots(place, len(work), branch, on_error)
 
@@ -120,14 +125,13 @@ class WorkflowContext:
             item = value = everything[index]
             phase = lane.phase
             for number, stage in enumerate(stages):
-                inner = Lane(f"{place}.{index}.{number}", phase)
-                with _within(inner):
-                    try:
-                        value = await _awaited(stage(*(value, item, index)[: takes[number]]))
-                    except SystemExit as stop:
-                        raise _AtStage(number, ended_process(stop)) from stop
-                    except Exception as error:
-                        raise _AtStage(number, error) from error
+                inner = _enter(Lane(f"{place}.{index}.{number}", phase))
+                try:
+                    value = await _awaited(stage(*(value, item, index)[: takes[number]]))
+                except SystemExit as stop:
+                    raise _AtStage(number, ended_process(stop)) from stop
+                except Exception as error:
+                    raise _AtStage(number, error) from error
                 phase = inner.phase
             return value
 
@@ -144,7 +148,11 @@ class WorkflowContext:
     async def workflow(self, name: str, args: JsonObject | None = None) -> Any:
         """Run another workflow inside of this one, on its limits; one level deep. What goes wrong in it is raised."""
         lane = self._lane
-        return await _slowly(self._host.workflow(f"{lane.next_split()}:{name}", lane.phase, name, args))
+        try:
+            return await self._host.workflow(f"{lane.next_split()}:{name}", lane.phase, name, args)
+        except WorkflowInputError:
+            await asyncio.sleep(REFUSAL_SECONDS)
+            raise
 
     def now(self) -> int:
         """When the run was first launched, Unix ms: the same in each attempt, as a script must be to be resumed."""
@@ -231,36 +239,22 @@ class _AtStage(Exception):
         self.error = error
 
 
-class _within:
-    """Makes a lane the current one."""
-
-    def __init__(self, lane: Lane) -> None:
-        self._entered = lane
-
-    def __enter__(self) -> None:
-        self._token = _lane.set(self._entered)
-
-    def __exit__(self, *error: object) -> None:
-        _lane.reset(self._token)
+def _enter(lane: Lane) -> Lane:
+    """Make it the lane of the running task, which is a branch's own: so nobody has to go back to the one before."""
+    _lane.set(lane)
+    return lane
 
 
 async def play(script: Callable[[Any, Any], Awaitable[Any]], ctx: WorkflowContext, root: Lane) -> JsonValue:
     """What the script returns for this context."""
-    with _within(root):
-        try:
-            value: JsonValue = await _awaited(script(ctx, ctx.args))
-        except SystemExit as stop:
-            raise ended_process(stop) from stop
-        return value
-
-
-async def _slowly(work: Awaitable[JsonValue]) -> JsonValue:
-    """What `work` gives; a refusal comes after a pause."""
+    around = _lane.set(root)
     try:
-        return await work
-    except WorkflowInputError:
-        await asyncio.sleep(REFUSAL_SECONDS)
-        raise
+        value: JsonValue = await _awaited(script(ctx, ctx.args))
+        return value
+    except SystemExit as stop:
+        raise ended_process(stop) from stop
+    finally:
+        _lane.reset(around)
 
 
 async def _awaited(value: Any) -> Any:

@@ -21,7 +21,7 @@ MAX_WAITING = 10_000
 class EventFile:
     def __init__(self, held: HeldRun) -> None:
         self._held = held
-        self._waiting: list[AgentEvent] = []
+        self._waiting: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._is_broken = False
@@ -32,7 +32,12 @@ class EventFile:
         if self._is_closed or self._is_broken or len(self._waiting) >= MAX_WAITING:
             self.left_out += 1
             return
-        self._waiting.append(item)
+        try:
+            # Now, and not a batch at once: the collector would look at each waiting event again and again.
+            self._waiting.append(encode_json(item))
+        except (TypeError, ValueError, RecursionError):  # of somebody else's event, which this run only passes on
+            self.left_out += 1
+            return
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._begin)
 
@@ -48,17 +53,10 @@ class EventFile:
         if not told or self._is_broken:
             return
         try:
-            await self._held.append_events(list(filter(None, map(self._line, told))))
+            await self._held.append_events(told)
         except StorageError as error:
             self._is_broken = True
             logger.warning("the events of run %s are not written any more: %s", self._held.run_id, error)
-
-    def _line(self, item: AgentEvent) -> bytes:
-        try:
-            return encode_json(item)
-        except (TypeError, ValueError, RecursionError):  # of somebody else's event, which this run only passes on
-            self.left_out += 1
-            return b""
 
     async def close(self) -> None:
         """Return when all that was told is written; what is told from now on is left out."""

@@ -6,7 +6,7 @@ of `Ask`: by an agent (`agents`), by a plan that only notes the call (`plan`), o
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -40,7 +40,7 @@ Profiles = Callable[[str, str | None], AgentProfile]
 """By name of the agent and the model that the call asks for."""
 
 
-class PlacedCall(msgspec.Struct, frozen=True):
+class PlacedCall(msgspec.Struct, frozen=True, gc=False):
     where: str
     phase: str | None
     call: AgentCall
@@ -110,12 +110,13 @@ class RunHost:
 
     # ---- agents ----
 
-    async def agent(self, where: str, phase: str | None, prompt: object, options: Mapping[str, Any]) -> JsonValue:
+    def agent(
+        self, where: str, phase: str | None, prompt: object, options: Mapping[str, Any]
+    ) -> Coroutine[Any, Any, JsonValue]:
+        # No coroutine of its own, for each one on the way to an agent is gone through at every step of that.
         self._require_script("agent")
         placed = self._placed(where, phase, parse_call(prompt, options))
-        if placed.call.share:
-            return await self._shared_answer(placed)
-        return await self._answer(placed)
+        return self._shared_answer(placed) if placed.call.share else self._answer(placed)
 
     def _placed(self, where: str, phase: str | None, call: AgentCall) -> PlacedCall:
         key = (call.agent_type, call.model)

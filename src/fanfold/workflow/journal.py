@@ -5,8 +5,9 @@ its own: it goes along with the next record, or by itself when none comes for a 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -65,9 +66,9 @@ class RunJournal:
             self._nudge = None
         return news
 
-    async def result(self, record: Result) -> None:
+    def result(self, record: Result) -> Coroutine[Any, Any, None]:
         """Durable when it returns, also when the caller is cancelled meanwhile. Raises StorageError."""
-        await self._append(record)
+        return self._append(record)
 
     async def turns(self, seq: int, facts: Sequence[Fact]) -> None:
         """Keep turns of an agent under way. Raises StorageError."""
@@ -78,14 +79,28 @@ class RunJournal:
         """Raises StorageError."""
         await self._append(end)
 
-    async def _append(self, record: RunRecord) -> None:
+    def _append(self, record: RunRecord) -> Coroutine[Any, Any, None]:
         if self._news:
             self._queue.precede(*map(encode_line, self._taken_news()))
-        await self._queue.append(partial(encode_line, record), partial(self.view.take, record))
+        line = _Line(record, self.view)
+        return self._queue.append(line.encode, line.written)
 
     async def flush(self) -> None:
         """Raises StorageError."""
         await self._queue.flush()
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """A record on its way into the file, and from there into the view."""
+
+    record: RunRecord
+    view: RunJournalView
+
+    def encode(self) -> bytes:
+        return encode_line(self.record)
+
+    def written(self) -> None:
+        self.view.take(self.record)
 
 
 def _nothing() -> None:

@@ -120,14 +120,17 @@ class Launcher:
         Raises:
             WorkflowInputError: nothing was written.
         """
-        source = await self._resolved(request)
-        what = await ready(source.script)
-        held, view, copied = await self._held(request, source)
         try:
-            return await self._attempt(request, source, what, held, view, copied)
-        except BaseException:
-            await held.release()
-            raise
+            source = await self._resolved(request)
+            what = await ready(source.script)
+            held, view, copied = await self._held(request, source)
+            try:
+                return await self._attempt(request, source, what, held, view, copied)
+            except BaseException:
+                await held.release()
+                raise
+        except LogWriteError as error:
+            raise WorkflowInputError("store_unwritable", str(error)) from error
 
     async def plan(self, request: LaunchRequest) -> WorkflowPlan:
         """Raises WorkflowInputError, as `attempt`."""
