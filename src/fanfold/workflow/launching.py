@@ -216,8 +216,6 @@ class Launcher:
         except AlreadyActiveError as error:
             holder = f" in {error.holder}" if error.holder else ""
             raise WorkflowInputError("already_active", f"run {error.name} is running{holder}") from None
-        except LogWriteError as error:
-            raise WorkflowInputError("store_unwritable", str(error)) from error
         try:
             source.before = await snapshot_of(files, held.run_id)  # somebody may have gone on with it meanwhile
             if not await held.has_journal():
