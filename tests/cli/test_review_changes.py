@@ -249,8 +249,11 @@ def test_the_last_commit_of_a_path_is_the_last_one_that_touched_it(repo: Path) -
     commit(repo, "a again")
     write(repo, b_py="two\n")
     commit(repo, "b again")
+    write(repo, b_py="three\n")  # what is uncommitted elsewhere does not matter
     changes = collect(repo, "a.py")
     assert (told(changes), changes.summary) == ({"a.py": "modified"}, "a again")
+    assert changes.what.startswith("the last commit below a.py, ")
+    assert changes.what.endswith(" a again (nothing is uncommitted there)")
 
 
 def test_a_path_that_is_gone_can_be_reviewed_and_one_that_never_was_cannot(repo: Path) -> None:

@@ -70,6 +70,21 @@ def test_a_name_that_there_is_not_is_code_4(fanfold: Fanfold) -> None:
     assert error["code"] == "unknown_workflow"
 
 
+def test_below_a_project_it_is_told_where_its_workflows_and_runs_are(
+    fanfold: Fanfold, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_script(tmp_path, TEAM)
+    below = tmp_path / "src" / "deep"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert "hint: see: fanfold workflow list -C ../..\n" in fanfold("workflow", "run", "team").err
+    assert "hint: see: fanfold workflow list -C ../..\n" in fanfold("workflow", "run", "team.py").err
+    assert "hint: see: fanfold runs list -C ../..\n" in fanfold("runs", "show", "x").err
+    assert fanfold("runs", "list").err == "there are no workflow runs here yet; see: fanfold runs list -C ../..\n"
+    (tmp_path / "src" / ".git").mkdir()  # what lies above is another project
+    assert "hint: see: fanfold workflow list\n" in fanfold("workflow", "run", "team").err
+
+
 # ---- validate ----
 
 
@@ -144,6 +159,10 @@ def test_other_errors_of_a_script_for_the_sandbox_are_named_too(fanfold: Fanfold
     checked = fanfold("workflow", "validate", "s.py", "--inline")
     assert [line.split(": ", 2)[:2] for line in checked.out.splitlines()] == [["s.py:5", "error"], ["s.py:6", "error"]]
     assert "line 6" not in checked.out
+    typed = 'await ctx.agent("x") + 1', 'ctx.agent("x")', "open('f')", "return await ctx.now()"
+    (tmp_path / "s.py").write_text("\n    ".join([head, *typed]))
+    checked = fanfold("workflow", "validate", "s.py", "--inline")
+    assert [line.split(": ", 2)[0] for line in checked.out.splitlines()] == ["s.py:5", "s.py:6", "s.py:7"]
 
 
 def test_a_file_that_is_no_text_is_refused(fanfold: Fanfold, tmp_path: Path) -> None:

@@ -105,6 +105,16 @@ def test_failed_agents_are_listed_and_code_7(fanfold: Fanfold, serve: Serve, tmp
     assert error["code"] == "FAILED_STEPS"
 
 
+def test_arguments_that_do_not_fit_are_refused_with_where_it_is_told_what_does(
+    fanfold: Fanfold, serve: Serve, tmp_path: Path
+) -> None:
+    configure(tmp_path, serve(Model()))
+    ready_script(tmp_path)
+    refused = fanfold("workflow", "run", "team", "--args", "odd=1")
+    assert refused.code == 2
+    assert refused.err.endswith("hint: what it takes: fanfold workflow show team\n")
+
+
 def test_a_script_that_fails_is_code_1_with_its_line(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
     configure(tmp_path, serve(Model()))
     ready_script(tmp_path, script(f"{ASK}\n    return 1 // 0"))
@@ -128,7 +138,10 @@ def test_a_spent_budget_is_code_6(fanfold: Fanfold, serve: Serve, tmp_path: Path
 
 
 def test_a_refused_key_pauses_the_run_with_code_1(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
-    configure(tmp_path, serve(lambda asked: Http(status=401)))
+    def refuses(_: Json) -> Http:
+        return Http(status=401)
+
+    configure(tmp_path, serve(refuses))
     ready_script(tmp_path)
     done = fanfold("workflow", "run", "team")
     assert done.code == 1

@@ -36,6 +36,9 @@ class Background:
                     await asking.look()
                     await asyncio.wait({waiting}, timeout=LOOK_SECONDS)
             await waiting
+        except asyncio.CancelledError:
+            self._screen.say("· what went on in the background is stopped too; of workflows see: fanfold runs list")
+            raise
         finally:
             waiting.cancel()
         runs = [result, *self._later]

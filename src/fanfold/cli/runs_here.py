@@ -1,5 +1,6 @@
 """The workflow runs of the current directory's workspace: found by what people type, and told in short."""
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from fanfold.stores.run_files import open_run_files
 
 _MOST_CANDIDATES = 10
 _LONGEST_HELP = 200
+_RECORDS = ".a3s"
 _LONGEST_NAME = 60
 _LONGEST_REASON = 300
 _HEX = frozenset("0123456789abcdef")
@@ -47,7 +49,18 @@ async def find_run(files: WorkflowFiles, typed: str) -> str:
         listed = "".join(f"\n  {each}" for each in found[:_MOST_CANDIDATES])
         raise click.UsageError(f"'{typed}' may mean {len(found)} runs; give more of the id:{listed}")
     near = cut(did_you_mean(typed, ids), _LONGEST_HELP) if ids else ""
-    raise NotThereError(f"there is no workflow run '{typed}' here{near}").with_hint("see: fanfold runs list")
+    raise NotThereError(f"there is no workflow run '{typed}' here{near}").with_hint(listing("fanfold runs list"))
+
+
+def listing(command: str) -> str:
+    """What lists those that there are: here, or where the project is in whose subdirectory somebody stands."""
+    here = Path.cwd()
+    for place in (here, *here.parents):
+        if (place / _RECORDS).is_dir():
+            return f"see: {command}" + ("" if place == here else f" -C {shlex.quote(os.path.relpath(place))}")
+        if (place / ".git").exists():
+            break
+    return f"see: {command}"
 
 
 def _has_digits(run_id: str, typed: str) -> bool:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from fanfold.cli.cells import cut, one_line
 from fanfold.cli.endings import FailedStepsError, NotThereError, StoppedBySignal, WaitingError
-from fanfold.cli.runs_here import counts_text, reason_text
+from fanfold.cli.runs_here import counts_text, listing, reason_text
 from fanfold.cli.tally import counted
 from fanfold.cli.waiting_text import time_text
 from fanfold.contracts.workflow_runs import RunSummary, WorkflowResult
@@ -15,9 +15,8 @@ from fanfold.orchestration.ledger import RESOURCE
 
 _NOT_THERE = frozenset({"run_not_found", "unknown_workflow", "bad_run_id"})
 _BROKEN = frozenset({"store_unwritable", "journal_missing", "journal_refused", "wrong_moment"})
+_LISTINGS = {"run_not_found": "fanfold runs list", "unknown_workflow": "fanfold workflow list"}
 _HINTS = {
-    "run_not_found": "see: fanfold runs list",
-    "unknown_workflow": "see: fanfold workflow list",
     "journal_missing": "what it had finished cannot be used any more; begin a new run",
     "store_unwritable": "nothing was started; make room there, or let it be written",
     "args_mismatch": "add --fork for a new run, which begins with what this one has recorded",
@@ -60,7 +59,8 @@ def _ending_of(error: WorkflowInputError, run_id: str | None, holder: str | None
     elif error.code in _BROKEN:
         ended = RunFailedError(str(error))
     ended.code = error.code
-    ended.hint = error.hint or _HINTS.get(error.code)
+    known = _LISTINGS.get(error.code)
+    ended.hint = error.hint or (_HINTS.get(error.code) if known is None else listing(known))
     return ended
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from fanfold.cli.endings import NotThereError
+from fanfold.cli.runs_here import listing
 from fanfold.config.workflow_files import DIRECTORY, MAX_BYTES, WorkflowFolder
 from fanfold.contracts.workflow_runs import WorkflowInfo
 from fanfold.errors import UsageError
@@ -99,8 +100,9 @@ def path_of(typed: str, project: Project) -> Path | None:
         broken = DIRECTORY / f"{typed}{_SUFFIX}"  # its name cannot be read from it
         return broken if broken.is_file() else None
     if not os.path.lexists(typed):
-        hint = "see: fanfold workflow list"
-        raise NotThereError(f"there is neither a file nor a workflow '{typed}' here").with_hint(hint)
+        raise NotThereError(f"there is neither a file nor a workflow '{typed}' here").with_hint(
+            listing("fanfold workflow list")
+        )
     return Path(typed)
 
 

@@ -3,7 +3,7 @@
 import ast
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -20,8 +20,11 @@ from fanfold.workflow.sandbox import check_inline
 from fanfold.workflow.scripts import read_script
 
 _LINE = re.compile(r"\bline (\d+)")
-_PLACE = re.compile(r"^the script, line \d+: |(?<=is no Python: )line \d+: ")
+_PLACE = re.compile(r"^(the script, )?line \d+: |(?<=is no Python: )line \d+: ")
 """Told beside what is said of it."""
+_CANNOT_RUN = "the script cannot run: "
+_NEXT_LINE = re.compile(r"; (?=line \d+: |and \d+ more$)")
+"""Between the faults that the sandbox finds, each with its line."""
 
 
 @click.command("validate")
@@ -67,20 +70,26 @@ def _text_of(name: str) -> tuple[str, str]:
 
 async def check(text: str, *, is_inline: bool) -> list[Finding]:
     """What is wrong with a script, by line."""
+    phases: Sequence[str] | None = None
+    refused: list[Finding] = []
     try:
-        script = read_script(text, "inline" if is_inline else "file")
+        phases = read_script(text, "inline" if is_inline else "file").meta.phases
         if is_inline:
             await check_inline(text)
-        return _hazards(text, script.meta.phases, is_inline=is_inline)
     except WorkflowInputError as error:
-        refusal = Finding(
-            line=_line_of(error, text), severity="error", code=error.code, message=_PLACE.sub("", str(error))
-        )
+        refused = list(_refusals(error, text))
     if not _is_python(text):
-        return [refusal]
-    others = _hazards(text, None, is_inline=is_inline)
-    is_among = any(each.severity == "error" and each.line == refusal.line for each in others)
-    return others if is_among else [refusal, *others]
+        return refused
+    found = _hazards(text, phases, is_inline=is_inline)
+    told = {each.line for each in found if each.severity == "error"}  # in better words
+    return sorted([*(each for each in refused if each.line not in told), *found], key=lambda each: each.line or 0)
+
+
+def _refusals(error: WorkflowInputError, text: str) -> Iterator[Finding]:
+    """One for each line that the error names."""
+    for part in _NEXT_LINE.split(str(error).removeprefix(_CANNOT_RUN)):
+        line = _line_of(part, error.code, text)
+        yield Finding(line=line, severity="error", code=error.code, message=_PLACE.sub("", part))
 
 
 def _hazards(text: str, phases: Sequence[str] | None, *, is_inline: bool) -> list[Finding]:
@@ -96,12 +105,12 @@ def _is_python(text: str) -> bool:
     return True
 
 
-def _line_of(error: WorkflowInputError, text: str) -> int | None:
-    """Where it is wrong: as the error says, else at its META when that is what it is about."""
-    named = _LINE.search(str(error))
+def _line_of(reason: str, code: str, text: str) -> int | None:
+    """Where it is wrong: as the reason says, else at its META when that is what it is about."""
+    named = _LINE.search(reason)
     if named is not None:
         return int(named[1])
-    if error.code != "bad_meta":
+    if code != "bad_meta":
         return None
     for each in ast.parse(text).body:
         if isinstance(each, ast.Assign) and any(
