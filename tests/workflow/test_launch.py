@@ -108,8 +108,9 @@ def test_an_unknown_workflow_is_refused_with_what_there_is(tmp_path: Path) -> No
         rig.register(_nothing)
         error = await refused(rig, "unknown_workflow", "demmo")
         assert "demo" in str(error)
-        for name in (None, 7, "DEMO", ""):
+        for name in (7, "DEMO", ""):
             await refused(rig, "unknown_workflow", name)
+        assert "which workflow?" in str(await refused(rig, "unknown_workflow", None))
 
     asyncio.run(main())
 

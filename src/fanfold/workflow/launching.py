@@ -171,6 +171,9 @@ class Launcher:
             text = await self._files().script(before.run_id)
         if text is None:
             name = before.workflow if request.name is None and before is not None else request.name
+            if name is None:
+                reason = "which workflow? Give its name, the script of one, or a run to go on with (resume_from_run_id)"
+                raise WorkflowInputError("unknown_workflow", reason)
             return admitted(self._registry, self._gate, name, was_asked=True)
         if request.name is not None:
             raise WorkflowInputError("bad_script", "give the name of a workflow, or the script of one, not both")
