@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from fanfold.workflow.sandbox import check_inline
 
 from fanfold.errors import WorkflowInputError
 from fanfold.kernel.schema import compile_schema
 from fanfold.kernel.workflow_meta import parse_args
 from fanfold.workflow.registry import shipped_scripts
+from fanfold.workflow.sandbox import check_inline
 from tests.workflow.fake_ctx import check
 
 NAMES = ("migrate", "review-changes", "triage")
