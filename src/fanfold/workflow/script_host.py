@@ -4,7 +4,7 @@
 `WorkflowInputError` for what went wrong there, and what `is_ending` knows for what ends the run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -42,7 +42,7 @@ class ScriptHost(Protocol):
     @property
     def max_items(self) -> int: ...
 
-    async def agent(self, where: str, phase: str | None, prompt: object, options: Mapping[str, Any]) -> JsonValue:
+    def agent(self, where: str, phase: str | None, prompt: object, options: Mapping[str, Any]) -> Awaitable[JsonValue]:
         """The answer of the call that stands at `where`: recorded, or from an agent that runs now.
 
         Options: `schema`, `label`, `phase` (wins over the lane's), `model`, `agent_type`, `max_steps`, `isolation`,
