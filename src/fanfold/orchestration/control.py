@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 
 from fanfold.errors import UsageError
 
@@ -9,8 +10,10 @@ from fanfold.errors import UsageError
 class StepScope:
     """One step under way. It may be stopped at a deadline or by its control, and tells by which."""
 
-    def __init__(self, timer: asyncio.Timeout) -> None:
+    def __init__(self, timer: asyncio.Timeout, is_unwanted: Callable[[], bool]) -> None:
+        """`is_unwanted`: it was cancelled, though its scope may hear of it only in the next turn of the loop."""
         self.timer = timer
+        self.is_unwanted = is_unwanted
         self.is_cancelled = False
         self.is_over = False
 
@@ -26,6 +29,17 @@ class StepScope:
     def _stop_at(self, when: float) -> None:
         if not self.is_over and not self.timer.expired():  # its time may be up in this very turn of the loop
             self.timer.reschedule(when)
+
+
+running_scope: ContextVar[StepScope | None] = ContextVar("fanfold_step_scope", default=None)
+"""Of the step that the running task is a part of."""
+
+
+async def stop_if_unwanted() -> None:
+    """Begin nothing in a step that was cancelled while it waited: the timer that ends it is due, and ends it here."""
+    scope = running_scope.get()
+    if scope is not None and scope.is_unwanted():
+        await asyncio.get_running_loop().create_future()
 
 
 class FanOutControl:

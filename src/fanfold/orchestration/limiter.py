@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context, ContextVar, Token
 from typing import Any, Self
 
+from fanfold.orchestration.control import stop_if_unwanted
+
 
 class Limiter:
     """Places, handed out in the order in which they were asked for.
@@ -103,6 +105,7 @@ class Slot:
         if self._lent == 0:
             await self._limiter.take()
             self._is_held = True
+        await stop_if_unwanted()
 
     def end(self) -> None:
         if self._is_held:

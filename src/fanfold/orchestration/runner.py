@@ -23,7 +23,7 @@ from fanfold.errors import BudgetExhaustedError, ExecutorError, RunCancelledErro
 from fanfold.foreign import call_foreign, described, logger, tolerant
 from fanfold.kernel.journal import outcomes, usage_of
 from fanfold.kernel.step_identity import step_identity
-from fanfold.orchestration.control import FanOutControl, StepScope
+from fanfold.orchestration.control import FanOutControl, StepScope, running_scope
 from fanfold.orchestration.journal import EndedStep, WorkflowJournal
 from fanfold.orchestration.ledger import TokenLedger, spending
 from fanfold.orchestration.parsing import Parser, with_parsed
@@ -231,15 +231,17 @@ class StepRunner:
         seconds = None if spec.timeout_ms is None else spec.timeout_ms / 1000
         # The session's own executor tells when a step starts; any other one is taken to start it at once.
         timer = asyncio.timeout(None if self._resumable is not None else seconds)
-        scope = StepScope(timer)
+        scope = StepScope(timer, partial(self._control.is_unwanted, spec.task_id))
         events = self.tell if seconds is None else self._restarting(scope, seconds)
         self._control.begin(spec.task_id, scope)
+        outer = running_scope.set(scope)
         try:
             async with timer:
                 answer = await call_foreign(self._execute(spec, events, kept), partial(_raised, spec))
         except TimeoutError as stop:
             return _cut(spec, scope, spent_by(stop.__cause__)), scope.is_cancelled
         finally:
+            running_scope.reset(outer)
             self._control.end(scope)
         return (answer if self._resumable is not None else _sound(spec, answer)), False
 

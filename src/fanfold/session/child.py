@@ -28,6 +28,7 @@ from fanfold.kernel.fold import fold
 from fanfold.kernel.schema import OutputSchema, compile_schema
 from fanfold.kernel.state import SessionState
 from fanfold.kernel.structured import Extraction, answer_contract, extract, failure_text, repair_prompt
+from fanfold.orchestration.control import stop_if_unwanted
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.orchestration.limiter import Limiter, Slot
 from fanfold.orchestration.spent import Spent, carry_spent, spent_by
@@ -103,6 +104,7 @@ class TaskExecutor:
         if agent is None:
             return failed(spec, f"Task failed: Unknown agent type: '{spec.agent}'", code=UNKNOWN_AGENT, usage=NO_USAGE)
         async with self._limiter.slot() as slot:
+            await stop_if_unwanted()
             start = self._env.clock.monotonic_ms()
             self._emit_start(spec, events, self._env.clock.now_ms())
             try:
