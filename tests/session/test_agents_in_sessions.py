@@ -629,7 +629,7 @@ def test_the_close_cancels_background_tasks(tmp_path: Path, way: str) -> None:
 def test_cancelling_a_child_stops_it_and_nobody_else(tmp_path: Path, background: bool) -> None:
     async def main() -> None:
         one = item("answer", "one", **({"background": True} if background else {}))
-        slow = Slow(task_call(one), "done")
+        slow = Slow(task_call(one), "done", "done")  # the end of one in the background is told too
         async with opened(tmp_path, slow.model) as session:
             running = asyncio.create_task(session.send_async("go"))
             other = asyncio.create_task(session.parallel_async([step("other", "answer", "two")]))

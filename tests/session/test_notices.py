@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fanfold import Agent, AgentDefinition
+from fanfold import Agent, AgentDefinition, Session
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.facts import Fact, NewFact
 from fanfold.contracts.messages import ModelRequest
@@ -113,19 +113,19 @@ def test_nothing_comes_between_a_call_and_its_result(tmp_path: Path) -> None:
 
 def test_a_notice_brings_back_rounds_and_tool_budget_but_no_steps(tmp_path: Path) -> None:
     asked: list[bool] = []
+    sessions: list[Session] = []
 
     def answer(request: ModelRequest) -> Any:
         asked.append(bool(request.tools))
+        if len(asked) == 2:
+            notices_of(sessions[0]).post(ONE)
         return calls(("look", {"n": len(asked)})) if request.tools else "no tools"
 
     async def main() -> None:
         model, tool = ScriptedModel(answer), RecordingTool("look")
         async with opened(tmp_path, model, tool, max_tool_rounds=2) as session:
-            run = asyncio.create_task(session.send_async("go"))
-            await until(lambda: len(asked) == 2)
-            notices_of(session).post(ONE)
-            result = await run
-            assert result.text == "no tools"
+            sessions.append(session)
+            assert (await session.send_async("go")).text == "no tools"
             assert session._conversation.state.steps == len(asked) + len(tool.calls) <= MAX_STEPS_PER_RUN
 
     asyncio.run(main())
