@@ -236,3 +236,23 @@ def test_children_do_not_see_the_tool(tmp_path: Path) -> None:
         assert all("Workflow" not in {spec.name for spec in request.tools} for request in of_agents)
 
     asyncio.run(main())
+
+
+def test_sessions_that_are_told_the_same_workflows_hold_one_text_of_them(tmp_path: Path) -> None:
+    """It is 3 kB, and whoever keeps requests keeps it."""
+
+    async def main() -> None:
+        model = ScriptedModel(lambda request: "hello")
+        for name in ("one", "another"):
+            async with opened(tmp_path, model, session_id=name) as session:
+                await session.send_async("hello")
+        async with opened(tmp_path, model, session_id="third") as session:
+            register(session)
+            await session.send_async("hello")
+        first, second, third = (
+            next(spec for spec in request.tools if spec.name == "Workflow") for request in model.requests
+        )
+        assert first is second
+        assert first != third
+
+    asyncio.run(main())

@@ -45,22 +45,22 @@ class Gate:
         return None
 
     def _schema_of(self, tool: Tool) -> OutputSchema:
-        name = tool.spec.name
-        if name not in self._schemas:
-            self._schemas[name] = compile_schema(tool.spec.parameters)
-        return self._schemas[name]
+        spec = tool.spec
+        if spec.name not in self._schemas:
+            self._schemas[spec.name] = compile_schema(spec.parameters)
+        return self._schemas[spec.name]
 
     def decision(self, call: ToolCall | RecordedCall) -> Decision:
         """The strictest answer of all policies, for a call without fault."""
-        tool = self._setup.tools[call.name]
+        spec = self._setup.tools[call.name].spec
         args = call.args if isinstance(call.args, dict) else {}
         real_path = self._setup.real_path
         own, *narrowing = self._setup.policies
-        verdict: Decision = decide_permission(own, tool.spec, args, real_path=real_path)[0]
+        verdict: Decision = decide_permission(own, spec, args, real_path=real_path)[0]
         for policy in narrowing:
-            decided = decide_permission(policy, tool.spec, args, real_path=real_path)[0]
+            decided = decide_permission(policy, spec, args, real_path=real_path)[0]
             verdict = narrower(verdict, _ASKED[self._setup.inheritance] if decided == "ask" else decided)
-        if verdict == "ask" and not asks_person(self._setup.confirmation, tool.spec):
+        if verdict == "ask" and not asks_person(self._setup.confirmation, spec):
             return "allow"
         return verdict
 

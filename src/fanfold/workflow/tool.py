@@ -1,6 +1,7 @@
 """`Workflow`: the tool by which a model starts a whole team with one call, and is told of its end later."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,25 +34,20 @@ Schema; raises when it fails), `await ctx.parallel([lambda: ..., ...])` (a faile
 `await ctx.pipeline(items, stage, ...)` (stage(value, item, index)), `ctx.phase(title)`, `ctx.log(text)`, \
 `await ctx.workflow(name, args)`, `ctx.budget`. Agents do all the work on files; the script only directs them."""
 _DESCRIPTION_CHARACTERS = 400
+_SHARED_SPECS = 32
 
 
 class WorkflowTool:
-    __slots__ = ("_runtime", "_spec", "_told")
+    __slots__ = ("_runtime",)
 
     def __init__(self, runtime: "Callable[[], WorkflowRuntime]") -> None:
         self._runtime = runtime
-        self._spec: ToolSpec | None = None
-        self._told: Sequence[WorkflowInfo] = ()
 
     @property
     def spec(self) -> ToolSpec:
         """With the workflows that there are now."""
         runtime = self._runtime()
-        there = runtime.available()
-        if self._spec is None or there != self._told:
-            self._told = there
-            self._spec = workflow_spec(there, takes_inline=runtime.takes_inline)
-        return self._spec
+        return workflow_spec(runtime.available(), takes_inline=runtime.takes_inline)
 
     async def run(self, args: JsonObject, scope: ToolScope) -> ToolOutput:
         try:
@@ -71,8 +67,13 @@ class WorkflowTool:
 
 def workflow_spec(there: Sequence[WorkflowInfo], *, takes_inline: bool) -> ToolSpec:
     """The tool as a model is told of it, with the workflows that are `there`."""
-    usable = [info for info in there if info.problem is None]
-    lines = [f"- {info.name}: {_brief(info)}" for info in usable]
+    lines = [f"- {info.name}: {_brief(info)}" for info in there if info.problem is None]
+    return _spec(plain(_DESCRIPTION + ("\n".join(lines) or "(none)")), takes_inline=takes_inline)
+
+
+@lru_cache(maxsize=_SHARED_SPECS)
+def _spec(description: str, *, takes_inline: bool) -> ToolSpec:
+    """One for all sessions that are told the same."""
     properties: JsonObject = {
         "name": {"type": "string", "description": "Which workflow."},
         "args": {
@@ -85,7 +86,7 @@ def workflow_spec(there: Sequence[WorkflowInfo], *, takes_inline: bool) -> ToolS
         properties["script"] = {"type": "string", "description": _SCRIPT_HELP}
     return ToolSpec(
         name=WORKFLOW,
-        description=plain(_DESCRIPTION + ("\n".join(lines) or "(none)")),
+        description=description,
         parameters={"type": "object", "properties": properties, "additionalProperties": False},
         is_read_only=True,  # it changes nothing itself: what its agents do is judged by their own calls
     )
