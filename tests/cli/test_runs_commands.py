@@ -148,6 +148,38 @@ def test_how_to_go_on_has_what_the_run_ended_for_want_of(fanfold: Fanfold, serve
     assert next_command(summary) == f"fanfold workflow resume {run} --wait"
 
 
+def test_a_run_on_another_model_than_that_of_here_is_gone_on_with_on_its_own(
+    fanfold: Fanfold, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(tmp_path, serve(Model(broken="about b")))
+    ready_script(tmp_path)
+    fanfold("workflow", "run", "team", "--model", "fake/m2")
+    run = only_run(fanfold)
+    again = f"fanfold workflow resume {run} --model fake/m2"
+    shown = fanfold("runs", "show", run)
+    assert "model     fake/m2" in shown.out
+    assert shown.err == f"resume with: {again}\n"
+    document = json.loads(fanfold("runs", "show", run, "--json").out)
+    assert (document["model"], document["next_command"]) == ("fake/m2", again)
+    assert again in fanfold("logs", run).err
+    monkeypatch.setenv("FANFOLD_MODEL", "fake/m2")  # which a resume would take too
+    assert fanfold("runs", "show", run).err == f"resume with: fanfold workflow resume {run}\n"
+    monkeypatch.delenv("FANFOLD_MODEL")
+    fanfold("workflow", "resume", run)
+    assert "model     fake/m1" in fanfold("runs", "show", run).out  # as its last attempt
+    assert fanfold("runs", "show", run).err == f"resume with: fanfold workflow resume {run}\n"
+
+
+def test_a_run_is_shown_where_the_configuration_is_broken(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    configure(tmp_path, serve(Model(broken="about b")))
+    ready_script(tmp_path)
+    fanfold("workflow", "run", "team")
+    run = only_run(fanfold)
+    (tmp_path / "agent.acl").write_text("default_model = ")
+    shown = fanfold("runs", "show", run)
+    assert (shown.code, shown.err) == (0, f"resume with: fanfold workflow resume {run} --model fake/m1\n")
+
+
 def test_a_run_without_an_output_yet_has_none_to_show(fanfold: Fanfold, tmp_path: Path) -> None:
     async def made() -> None:
         run = await open_run_files(tmp_path).create("wf_a_0123456789abcdef")

@@ -133,6 +133,7 @@ class Rig:
             limits=limits or WorkflowLimits(),
             takes_inline=takes_inline,
             notices=self.notices,
+            model=lambda: self.model,
         )
         self.workflows = WorkflowRuntime(
             portal=Portal.of_running_loop(),

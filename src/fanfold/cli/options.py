@@ -15,6 +15,8 @@ from fanfold.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([km]?)", re.IGNORECASE)
+MODEL_VARIABLE = "FANFOLD_MODEL"
+"""Stands for --model."""
 _SCALE = {"": 1, "k": 1_000, "m": 1_000_000}
 _MOST_TOKENS = 1e15
 
@@ -38,7 +40,7 @@ def wait_option(command: Command) -> Command:
 
 
 _FAN_OUT: tuple[Callable[[Any], Any], ...] = (
-    click.option("--model", envvar="FANFOLD_MODEL", help="provider/model-id.  [default: the configuration's]"),
+    click.option("--model", envvar=MODEL_VARIABLE, help="provider/model-id.  [default: the configuration's]"),
     click.option(
         "--concurrency",
         type=click.IntRange(1, MAX_PARALLEL_TASKS),

@@ -13,7 +13,7 @@ from fanfold.cli.endings import NotThereError, StoppedBySignal
 from fanfold.cli.going_on import command_for, how_to_go_on, parked_run
 from fanfold.cli.named_input import STDIN, read_stdin
 from fanfold.cli.opening import open_agent, open_session
-from fanfold.cli.options import agent_options, console_options, output_options, wait_option
+from fanfold.cli.options import MODEL_VARIABLE, agent_options, console_options, output_options, wait_option
 from fanfold.cli.parked import Answers, Asking, settle_parked
 from fanfold.cli.run_background import Background
 from fanfold.cli.run_screen import RunScreen
@@ -46,7 +46,7 @@ _BROKEN = {
 @click.option("--deny", is_flag=True, help="Like --resume, and the tool call that waits may not run.")
 @click.option("--answer", metavar="TEXT", help="Like --resume, with the answer to the question that waits.")
 @wait_option
-@click.option("--model", envvar="FANFOLD_MODEL", help="provider/model-id.  [default: the configuration's]")
+@click.option("--model", envvar=MODEL_VARIABLE, help="provider/model-id.  [default: the configuration's]")
 @click.option("--allow", multiple=True, metavar="RULE", help="Let it use a tool unasked: bash, 'bash(git log:*)'.")
 @output_options
 @agent_options

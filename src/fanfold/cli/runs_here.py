@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fanfold.cli.cells import cut, one_line
+from fanfold.cli.default_model import default_model
 from fanfold.cli.endings import NotThereError
 from fanfold.cli.waiting_text import time_text
 from fanfold.contracts.record import JsonObject
@@ -22,6 +23,18 @@ _RECORDS = ".a3s"
 _LONGEST_NAME = 60
 _LONGEST_REASON = 300
 _HEX = frozenset("0123456789abcdef")
+_TOLD = (
+    "workflow",
+    "reason",
+    "reset_ms",
+    "attempt",
+    "parent_run_id",
+    "model",
+    "counts",
+    "phase",
+    "cost_usd",
+    "process",
+)
 _COUNTED = ("done", "cached", "failed", "skipped")
 _NEEDED = {"budget_exhausted": ("--budget", "TOKENS"), "parked": ("--wait",)}
 """Without which a resume would end as the run did, by its reason."""
@@ -77,8 +90,7 @@ def summary_json(run: RunSummary) -> JsonObject:
     if snapshot is None:
         return told
     fields = snapshot.to_dict()
-    names = ("workflow", "reason", "reset_ms", "attempt", "parent_run_id", "counts", "phase", "cost_usd", "process")
-    told |= {name: fields[name] for name in names if name in fields}
+    told |= {name: fields[name] for name in _TOLD if name in fields}
     return {
         **told,
         "total_tokens": snapshot.usage.total_tokens,
@@ -125,9 +137,11 @@ def _name_of(failure: RunFailure) -> str:
 
 def next_command(run: RunSummary) -> str | None:
     """What goes on with it; None for one that is complete, that runs just now, or of which nothing is known."""
-    if run.is_alive or run.snapshot is None or run.status == "completed":
+    snapshot = run.snapshot
+    if run.is_alive or snapshot is None or run.status == "completed":
         return None
-    return command_for("resume", run.run_id, _NEEDED.get(run.snapshot.reason or "", ()))
+    model = () if snapshot.model is None or snapshot.model == default_model() else ("--model", snapshot.model)
+    return command_for("resume", run.run_id, (*model, *_NEEDED.get(snapshot.reason or "", ())))
 
 
 def command_for(verb: str, run_id: str, options: Sequence[str] = ()) -> str:

@@ -187,6 +187,7 @@ def _facts(snapshot: WorkflowSnapshot, shown: _Shown) -> list[tuple[str, str]]:
         ("started", " · ".join(times)),
         ("agents", _agents_text(shown, snapshot)),
         ("spent", " · ".join(spent)),
+        *([] if snapshot.model is None else [("model", snapshot.model)]),
         ("args", one_line(msgspec.json.encode(snapshot.args).decode())),
     ]
     if snapshot.status != "running":

@@ -43,6 +43,7 @@ def make_runtime(parts: WorkflowParts, notices: RunNotices) -> WorkflowRuntime:
         limits=options.workflow_limits or WorkflowLimits(),
         takes_inline=bool(options.inline_workflows),
         notices=notices,
+        model=lambda: parts.composer.model,
     )
     return WorkflowRuntime(
         portal=parts.portal,
