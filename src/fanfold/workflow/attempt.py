@@ -42,13 +42,28 @@ SNAPSHOT_SECONDS = 1.0
 
 
 class Notices(Protocol):
-    async def keep(self, snapshot: WorkflowSnapshot, result: WorkflowResult | None) -> None:
-        """Keep what the conversation is to be told, None: that it is under way. Raises StorageError."""
+    async def begin(self, snapshot: WorkflowSnapshot) -> bytes | None:
+        """Keep that the conversation is to be told of the attempt; what was kept of an earlier one. Raises
+        StorageError."""
+        ...
+
+    async def take_back(self, snapshot: WorkflowSnapshot, earlier: bytes | None) -> None:
+        """Undo `begin`, which gave `earlier`. Raises StorageError."""
+        ...
+
+    async def keep(self, snapshot: WorkflowSnapshot, result: WorkflowResult) -> None:
+        """Keep what the conversation is to be told. Raises StorageError."""
         ...
 
     def tell(self, snapshot: WorkflowSnapshot) -> None:
         """Have it told now."""
         ...
+
+
+class Launched(Protocol):
+    """What a launch has written."""
+
+    async def take_back(self, *, is_told: bool = False) -> None: ...
 
 
 class _End(msgspec.Struct, frozen=True):
@@ -66,6 +81,7 @@ class Attempt:
         snapshot: WorkflowSnapshot,
         script: Script,
         held: HeldRun,
+        launched: Launched,
         journal: RunJournal,
         agents: LiveAgents,
         progress: Progress,
@@ -79,6 +95,7 @@ class Attempt:
         self.snapshot = snapshot
         self._script = script
         self._held = held
+        self._launched = launched
         self._journal = journal
         self._agents = agents
         self._progress = progress
@@ -104,11 +121,10 @@ class Attempt:
     def skip(self, where: str) -> bool:
         return self._agents.skip(where)
 
-    async def abandon(self) -> None:
-        """Let the run go that was never started: its session has been closed."""
-        ended = replace(self.snapshot, status="stopped", reason="closed")
+    async def abandon(self, *, is_told: bool) -> None:
+        """Let the run go that was never started: its session has been closed. `is_told`: its launch was answered."""
         try:
-            await self._refused(self._held.write_snapshot(encode_json(ended)))
+            await self._launched.take_back(is_told=is_told)
         finally:
             await self._held.release()
 

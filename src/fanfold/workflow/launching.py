@@ -27,10 +27,12 @@ from fanfold.kernel.run_journal import copied_records, read_run_journal
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.kernel.workflow_meta import parse_args, run_id_of, task_id_of
 from fanfold.orchestration.ledger import TokenLedger
+from fanfold.portal import complete
 from fanfold.protocols import AgentExecutor, EventSink, HeldRun, WorkflowFiles
 from fanfold.release import VERSION
 from fanfold.workflow.agents import LiveAgents
 from fanfold.workflow.attempt import Attempt, Notices, heard_by
+from fanfold.workflow.beginning import Beginning
 from fanfold.workflow.event_file import EventFile
 from fanfold.workflow.host import Profiles, RunHost
 from fanfold.workflow.journal import RunJournal
@@ -274,7 +276,8 @@ class Launcher:
             status="running",
             attempt=number,
             parent_run_id=None if before is None else before.run_id if request.fork else before.parent_run_id,
-            session_id=self._session_id if request.notify else None if before is None else before.session_id,
+            # Whoever forks a run asks for one of his own: the conversation of the first one is not told of it.
+            session_id=self._session_id if request.notify else None if is_new or before is None else before.session_id,
             model=self._model(),
             limits=limits,
             usage=view.usage,
@@ -325,14 +328,19 @@ class Launcher:
             moved=journal.note,
             may_run=only,
         )
+        launched = Beginning(held, self._notices, snapshot, None if is_new else before)
         try:
-            await self._write_first(held, view, journal, snapshot, header, script, copied)
-        except StorageError as error:
-            raise WorkflowInputError("store_unwritable", str(error)) from error
+            await complete(launched.write(journal, header, copied, script))
+        except BaseException as error:
+            await complete(launched.take_back())
+            if isinstance(error, StorageError):
+                raise WorkflowInputError("store_unwritable", str(error)) from error
+            raise
         return Attempt(
             snapshot=snapshot,
             script=script,
             held=held,
+            launched=launched,
             journal=journal,
             agents=agents,
             progress=progress,
@@ -343,22 +351,3 @@ class Launcher:
             play=lambda: play_script(what, own_copy(source.args), host, Lane()),  # a script may change its own
             notices=self._notices,
         )
-
-    async def _write_first(
-        self,
-        held: HeldRun,
-        view: RunJournalView,
-        journal: RunJournal,
-        snapshot: WorkflowSnapshot,
-        header: Header,
-        script: Script,
-        copied: list[RunRecord],
-    ) -> None:
-        if view.whole_lines is not None:
-            await held.cut_journal(view.whole_lines)
-        await journal.open_attempt(header, copied)
-        if script.kind == "inline" and script.text is not None:
-            await held.write_script(script.text)
-        await held.write_snapshot(encode_json(snapshot))
-        if snapshot.session_id is not None:
-            await self._notices.keep(snapshot, None)

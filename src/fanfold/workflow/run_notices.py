@@ -44,16 +44,39 @@ class RunNotices:
         self._first: Callable[[], None] | None = first
         self._look = look
 
-    async def keep(self, snapshot: WorkflowSnapshot, result: WorkflowResult | None) -> None:
-        """Raises StorageError."""
+    async def begin(self, snapshot: WorkflowSnapshot) -> bytes | None:
+        """Keep that the conversation is to be told of the attempt; what was kept of an earlier one, which it is not
+        told any more. Raises StorageError."""
         if snapshot.session_id is None:
-            return
+            return None
         if snapshot.session_id == self._session_id and self._first is not None:
             self._first()
             self._first = None
-        text = None if result is None else _text(snapshot, result)
-        kept = _Kept(f"{snapshot.run_id}-{snapshot.attempt}", text)
-        await self._files().put_notice(snapshot.session_id, snapshot.run_id, encode_json(kept))
+        earlier = dict(await self._files().notices(snapshot.session_id)).get(snapshot.run_id)
+        await self._put(snapshot, None)
+        if earlier is not None:
+            self.tell(snapshot)  # it may wait already
+        return earlier
+
+    async def take_back(self, snapshot: WorkflowSnapshot, earlier: bytes | None) -> None:
+        """Undo `begin`, which gave `earlier`. Raises StorageError."""
+        if snapshot.session_id is None:
+            return
+        if earlier is None:
+            begun = encode_json(_Kept(_id_of(snapshot)))
+            await self._files().remove_notice(snapshot.session_id, snapshot.run_id, begun)
+        else:
+            await self._files().put_notice(snapshot.session_id, snapshot.run_id, earlier)
+            self.tell(snapshot)
+
+    async def keep(self, snapshot: WorkflowSnapshot, result: WorkflowResult) -> None:
+        """Raises StorageError."""
+        await self._put(snapshot, _text(snapshot, result))
+
+    async def _put(self, snapshot: WorkflowSnapshot, text: str | None) -> None:
+        if snapshot.session_id is not None:
+            kept = encode_json(_Kept(_id_of(snapshot), text))
+            await self._files().put_notice(snapshot.session_id, snapshot.run_id, kept)
 
     def tell(self, snapshot: WorkflowSnapshot) -> None:
         """Have it told now, where the conversation is this session's."""
@@ -93,6 +116,10 @@ class RunNotices:
         data = dict(await self._files().notices(self._session_id)).get(run_id)
         if data is not None and msgspec.json.decode(data, type=_Kept).id == id:
             await self._files().remove_notice(self._session_id, run_id, data)
+
+
+def _id_of(snapshot: WorkflowSnapshot) -> str:
+    return f"{snapshot.run_id}-{snapshot.attempt}"
 
 
 def _cut_off(snapshot: WorkflowSnapshot) -> str:

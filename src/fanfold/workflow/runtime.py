@@ -160,7 +160,7 @@ class WorkflowRuntime:
         try:
             task = attempt.task = self._start(work)
         except BaseException:  # the session has been closed meanwhile
-            await attempt.abandon()
+            await attempt.abandon(is_told=False)
             raise
         self._attempts[snapshot.run_id] = attempt
         task.add_done_callback(lambda _: self._ended_here(attempt))
@@ -257,7 +257,7 @@ class WorkflowRuntime:
         if self._attempts.get(run_id) is attempt:  # and not the next one of that run, which may be under way by now
             del self._attempts[run_id]
         if not attempt.has_begun:  # its task was cancelled before its first step, so nothing of it lets the run go
-            start_kept(attempt.abandon())
+            start_kept(attempt.abandon(is_told=True))
 
     async def _ended(self, run_id: str, verb: RunVerb) -> RunSummary:
         attempt = self._attempts.get(run_id)
