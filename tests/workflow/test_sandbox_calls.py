@@ -48,9 +48,9 @@ def test_all_that_has_settled_is_handed_over_at_once() -> None:
         settled = calls.settled()
         assert set(settled) == {0, 1, 2}
         assert decode_json(str(settled[0])) == "re: x"
-        assert settled[1] == [0, "agent 'fail' failed: it was told to", False]
-        assert calls.error_that_reads("agent 'fail' failed: it was told to") is not None
-        assert calls.error_that_reads("another") is None
+        assert settled[1] == [0, "RuntimeError", "agent 'fail' failed: it was told to", False]
+        assert calls.error_that_reads("RuntimeError", "agent 'fail' failed: it was told to") is not None
+        assert calls.error_that_reads("RuntimeError", "another") is None
         await calls.close()
 
     asyncio.run(main())

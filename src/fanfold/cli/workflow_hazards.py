@@ -58,7 +58,7 @@ _FILE_METHODS = frozenset({"read_text", "read_bytes", "write_text", "write_bytes
 _ORDERED = frozenset({"list", "tuple", "enumerate", "iter"})
 _ORDERLESS = frozenset({"all", "any", "frozenset", "len", "max", "min", "set", "sorted", "sum"})
 _AWAITED = frozenset({"agent", "parallel", "pipeline", "workflow"})
-_PLAIN = frozenset({"phase", "log", "now", "random", "uuid"})
+_PLAIN = frozenset({"phase", "log", "failure", "now", "random", "uuid"})
 _OPTIONS = frozenset(AgentCall.__struct_fields__) - {"prompt"}
 
 

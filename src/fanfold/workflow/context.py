@@ -14,6 +14,7 @@ from fanfold.errors import FanfoldError, WorkflowAgentError, WorkflowInputError
 from fanfold.foreign import is_being_cancelled
 from fanfold.kernel.plain_text import plain
 from fanfold.orchestration.fanout import fan_out
+from fanfold.workflow.caught import failure_of
 from fanfold.workflow.lanes import Lane
 from fanfold.workflow.script_host import RunHaltedError, ScriptHost, SlotFailure, is_ending
 from fanfold.workflow.scripts import ended_process, fault_code, fault_text, script_line
@@ -153,6 +154,11 @@ class WorkflowContext:
         except WorkflowInputError:
             await asyncio.sleep(REFUSAL_SECONDS)
             raise
+
+    def failure(self, error: BaseException) -> JsonObject:
+        """What is known of an error that was caught: its `code`, its `message`, and of an agent that failed its
+        `agent_code`, its `label` and `where` it was called, which are None otherwise."""
+        return failure_of(error)
 
     def now(self) -> int:
         """When the run was first launched, Unix ms: the same in each attempt, as a script must be to be resumed."""

@@ -39,6 +39,7 @@ _MAX_FRAMES = 20
 _MAX_FAULTS = 20
 _STOP = "raise RuntimeError"
 _TYPE_FAULT = "__fanfold_fault__: int = None"
+_OF_ERROR = re.compile(r"Object of type `\w*(Error|Exception)` has no attribute ")
 _DIAGNOSTIC = re.compile(r"^script\.py:(\d+):\d+: error\[[\w-]+\] (.*)$", re.MULTILINE)
 
 
@@ -251,12 +252,12 @@ class _Run:
         if told.startswith(_LIMITS_TOLD):
             return SandboxError(reason=message, line=line)
         error_type = told.removesuffix(message).rstrip(": ").rpartition(".")[2]
+        raised = self._calls.error_that_reads(error_type, message)
         if error_type == "KeyError":
             message = str(KeyError(message))
         if self._raised_again[:2] == [error_type, message]:
             line = self._raised_again[2]
         trace = "".join(self._traced(frame) for frame in frames[-_MAX_FRAMES:])
-        raised = self._calls.error_that_reads(message) if error_type == "RuntimeError" else None
         if raised is not None:
             return _at_line(raised, line, trace)
         return ScriptError(error_type=error_type, message=message[:_MAX_MESSAGE], line=line, trace=trace)
@@ -315,7 +316,7 @@ def _faults(monty: Any, session: Session, typed: str, runnable: str) -> Iterator
     try:
         session.feed_run(f"{_TYPE_FAULT}\n{typed}")
     except monty.MontyTypingError as error:
-        found = [(int(line) - 1, message) for line, message in _DIAGNOSTIC.findall(error.display())]
+        found = [(int(line) - 1, _advised(message)) for line, message in _DIAGNOSTIC.findall(error.display())]
         yield from (f"line {line}: {message}" for line, message in found if line)
     except monty.MontyError as error:  # a limit, on types that grow and grow
         yield f"its types cannot be checked: {error}"
@@ -327,6 +328,10 @@ def _faults(monty: Any, session: Session, typed: str, runnable: str) -> Iterator
         line = error.traceback()[-1].line - 1
         if line:
             yield f"line {line}: {error.display('msg')}"
+
+
+def _advised(message: str) -> str:
+    return f"{message}; ctx.failure(error) has its code and more" if _OF_ERROR.match(message) else message
 
 
 def _parsed(change: Callable[[str], str], script: str) -> str:

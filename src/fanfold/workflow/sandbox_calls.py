@@ -14,17 +14,19 @@ from typing import Any
 import msgspec
 
 from fanfold.contracts.codec import decode_json, encode_json
-from fanfold.contracts.record import JsonValue
-from fanfold.errors import ExecutorError, FanfoldError, SandboxError, WorkflowAgentError, WorkflowInputError
-from fanfold.foreign import described, is_being_cancelled
+from fanfold.contracts.record import JsonObject, JsonValue
+from fanfold.errors import ExecutorError, FanfoldError, SandboxError, WorkflowInputError
+from fanfold.foreign import is_being_cancelled
 from fanfold.orchestration.fanout import stand_in
+from fanfold.workflow.caught import failure_of, failure_of_script
+from fanfold.workflow.sandbox_errors import as_caught
 from fanfold.workflow.script_host import RunHaltedError, ScriptHost, SlotFailure, is_ending
 
 TAKES_TIME = frozenset({"agent", "workflow", "stand_in"})
 NEEDS_NO_ANSWER = frozenset({"slot_failed", "all_begun"})
 
 Answer = str | list[Any]
-"""JSON text; or of what was raised its number in `errors`, its message, and whether it ends the run."""
+"""JSON text; or of what was raised its number in `errors`, its class and text there, and whether it ends the run."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -56,8 +58,8 @@ class SandboxCalls:
         self._max_errors = max_errors
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        self._errors: list[tuple[str, Exception]] = []
-        """What was raised into the script, by its number there, and what it says there."""
+        self._errors: list[tuple[tuple[str, str], Exception]] = []
+        """What was raised into the script, by its number there; first what it is there, see `as_caught`."""
         # From the thread to the loop:
         self._asked: deque[Asked] = deque()
         self._is_told = False
@@ -72,9 +74,9 @@ class SandboxCalls:
         self._splits: dict[str, _Split] = {}
         self._is_closed = False
 
-    def error_that_reads(self, message: str) -> Exception | None:
+    def error_that_reads(self, error_type: str, message: str) -> Exception | None:
         """The newest of those that were raised into the script: the sandbox tells no more of what leaves it."""
-        return next((error for told, error in reversed(self._errors) if told == message), None)
+        return next((error for told, error in reversed(self._errors) if told == (error_type, message)), None)
 
     # ---- in the thread ----
 
@@ -207,6 +209,8 @@ class SandboxCalls:
                 return host.uuid(value)
             case "budget":
                 return list(host.budget())
+            case "failure":
+                return self._failure(*value)
             case _:
                 raise WorkflowInputError(*value)
         return None
@@ -221,21 +225,27 @@ class SandboxCalls:
         if len(self._errors) == self._max_errors:
             self._end(SandboxError(reason=f"more than {self._max_errors:,} of its calls failed"))
             return
-        message = _told(error)
-        self._errors.append((message, error))
-        self._answers.put((asked.call_id, [len(self._errors) - 1, message, is_ending(error)]))
+        told = as_caught(error)
+        self._errors.append((told, error))
+        self._answers.put((asked.call_id, [len(self._errors) - 1, *told, is_ending(error)]))
+
+    def _failure(self, number: int | None, name: str, text: str) -> JsonObject:
+        return failure_of_script(name, text) if number is None else failure_of(self._errors[number][1])
 
     def _slot_failed(
         self, number: int | None, name: str, text: str, where: str, index: int, stage: int | None, line: int | None
     ) -> None:
-        label, code, message = None, name, f"{name}: {text}" if text else name
-        if number is not None:
-            message, error = self._errors[number]
-            code = str(getattr(error, "code", type(error).__name__))
-            if isinstance(error, WorkflowAgentError):
-                label, code = error.label, error.agent_code or code
+        failure = self._failure(number, name, text)
         self._host.slot_failed(
-            SlotFailure(where=where, index=index, stage=stage, code=code, message=message, label=label, line=line)
+            SlotFailure(
+                where=where,
+                index=index,
+                stage=stage,
+                code=failure["agent_code"] or failure["code"],
+                message=failure["message"],
+                label=failure["label"],
+                line=line,
+            )
         )
 
     # ---- branches that wait for a person ----
@@ -280,7 +290,3 @@ class SandboxCalls:
         assert split.asked is not None
         self._answer(split.asked, is_wanted)
         split.asked = None
-
-
-def _told(error: BaseException) -> str:
-    return str(error) if isinstance(error, FanfoldError) else described(error)

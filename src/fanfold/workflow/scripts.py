@@ -163,7 +163,10 @@ def _compiled(text: str, name: str) -> CodeType:
 
 def fault_text(error: BaseException) -> str:
     """What a script has raised, as files and wires can carry it: what its code says may be anything."""
-    text = str(error) if isinstance(error, FanfoldError) else described(error)
+    return clipped(str(error) if isinstance(error, FanfoldError) else described(error))
+
+
+def clipped(text: str) -> str:
     return plain(text if len(text) <= MAX_FAULT_CHARACTERS else f"{text[: MAX_FAULT_CHARACTERS - 1]}…")
 
 
