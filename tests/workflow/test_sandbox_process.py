@@ -216,25 +216,54 @@ def test_a_signal_to_the_whole_group_does_not_end_the_script_behind_our_back(num
     asyncio.run(main())
 
 
-@on_linux
-def test_the_sandbox_does_not_outlive_a_host_that_was_killed() -> None:
-    program = """
+KILLED = """
 import asyncio, os
 from pathlib import Path
+from fanfold.workflow.sandbox import SandboxLimits
 from tests.workflow.sandbox_host import NotingHost, in_sandbox, module
+
 async def told(prompt):
     listed = Path(f"/proc/{os.getpid()}/task").glob("*/children")
     print(*[each.read_text() for each in listed], flush=True)
-    await asyncio.Event().wait()
-asyncio.run(in_sandbox(module("await ctx.agent('x')"), NotingHost(told)))
+    if prompt == "wait":
+        await asyncio.Event().wait()
+
+script = module(f"await ctx.agent({PROMPT!r})\\nwhile True: pass")
+asyncio.run(in_sandbox(script, NotingHost(told), limits=SandboxLimits(turn_seconds=1_000.0, total_seconds=1_000.0)))
 """
+
+
+def ticks(pid: int) -> int:
+    """Of a processor, that it has used."""
+    return sum(int(each) for each in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+
+
+@on_linux
+@pytest.mark.parametrize("does", ["wait", "loop"])
+def test_the_sandbox_does_not_outlive_a_host_that_was_killed(does: str) -> None:
+    program = KILLED.replace("PROMPT", repr(does))
     host = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert host.stdout is not None
     pid = int(host.stdout.readline())
+    if does == "loop":
+        before = ticks(pid)
+        asyncio.run(until(lambda: ticks(pid) > before + 5))  # it is in there, and listens to nobody
     host.kill()
     host.wait()
     host.stdout.close()
-    asyncio.run(asyncio.wait_for(until(lambda: not is_there(pid)), 10))
+    asyncio.run(asyncio.wait_for(until(lambda: not is_there(pid)), 5))
+
+
+@on_linux
+def test_what_keeps_the_sandbox_with_its_host_is_given_back() -> None:
+    async def main() -> None:
+        await in_sandbox(module("return 1"), NotingHost())
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(3):
+            await in_sandbox(module("return 1"), NotingHost())
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+    asyncio.run(main())
 
 
 # ---- not to be had ----

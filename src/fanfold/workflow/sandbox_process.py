@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from fanfold.errors import MissingExtraError, SandboxError
 from fanfold.portal import complete
+from fanfold.workflow.sandbox_leash import Leash
 
 R = TypeVar("R")
 Session = Any
@@ -135,9 +136,11 @@ class SandboxProcess(Generic[R]):
         monty = load_monty()
         with contextlib.ExitStack() as started:
             try:
+                leash = started.enter_context(Leash())
                 with _starting:
                     pool = started.enter_context(monty.Monty(min_processes=1, max_processes=1))
                 session = started.enter_context(pool.checkout(**self._checkout))
+                leash.tie(session.worker_pid)
                 process = _Process(session.worker_pid)
             except FileNotFoundError as error:
                 raise _missing(str(error)) from error
