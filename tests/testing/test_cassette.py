@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fanfold.errors import ProviderError, UsageError
 from fanfold.protocols import DeltaSink, ModelCapabilities
 from fanfold.testing import Cassette, CassetteMissError, Reply, ScriptedModel, echo
 from fanfold.testing.cassette import CassetteMode
+from fanfold.testing.recorded_call import RecordedError, RecordedRequest
 from tests.testing.model_calls import READ, Listener, ask, request, texts
 
 HELLO = request("hello")
@@ -100,6 +102,12 @@ def test_every_kind_of_request_is_found_again(tmp_path: Path, asked: ModelReques
     assert texts(replay(tmp_path / "c.json", asked)) == ["yes"]
 
 
+def test_each_part_of_a_request_is_recorded_or_known_not_to_be_seen() -> None:
+    unseen = {"session_id", "before_retry", "memo"}
+    seen = {"messages" if name == "transcript" else name for name in ModelRequest.__struct_fields__} - unseen
+    assert set(RecordedRequest.__struct_fields__) == seen
+
+
 def test_what_the_model_does_not_see_is_no_part_of_the_request(tmp_path: Path) -> None:
     async def nothing() -> None:
         return None
@@ -156,13 +164,25 @@ def test_the_same_request_gets_its_replies_in_order_and_then_misses(tmp_path: Pa
 
 
 def test_a_provider_error_is_replayed_with_all_that_it_says(tmp_path: Path) -> None:
-    error = ProviderError("too much", kind="rate_limit", retryable=True, provider="p", status=429, retry_after_ms=7)
+    fields: dict[str, Any] = {
+        "kind": "rate_limit",
+        "retryable": True,
+        "provider": "p",
+        "status": 429,
+        "retry_after_ms": 7,
+        "blocked_by": "quota",
+        "reset_ms": 1_700_000_000_000,
+    }
+    assert {"message", *fields} == set(signature(ProviderError).parameters)  # one that is new is to be kept as well
+    assert {*fields, "message", "hint"} == set(RecordedError.__struct_fields__)
+    error = ProviderError("too much", **fields).with_hint("wait")
     with pytest.raises(ProviderError):
         record(tmp_path / "c.json", Speaker(error), HELLO)
     with pytest.raises(ProviderError) as raised:
         replay(tmp_path / "c.json", HELLO)
     assert str(raised.value) == str(error)
     assert vars(raised.value) == vars(error)
+    assert set(vars(error)) == {*fields, "hint"}
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), asyncio.CancelledError(), KeyboardInterrupt()])

@@ -267,7 +267,18 @@ _streamed = st.lists(_piece, max_size=3).map(tuple)
 _recording = st.builds(Recording, request=_request, reply=_reply, streamed=_streamed) | st.builds(
     Recording,
     request=_request,
-    error=st.builds(RecordedError, message=_text, kind=_text, retryable=st.booleans()),
+    error=st.builds(
+        RecordedError,
+        message=_text,
+        kind=_text,
+        retryable=st.booleans(),
+        provider=_text,
+        status=st.none() | st.integers(100, 599),
+        retry_after_ms=st.none() | st.integers(0, 9),
+        blocked_by=st.sampled_from([None, "auth", "quota"]),
+        reset_ms=st.none() | st.integers(0, 2**53),
+        hint=st.none() | _text,
+    ),
     streamed=_streamed,
 )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -57,16 +57,22 @@ class RecordedError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     provider: str = ""
     status: int | None = None
     retry_after_ms: int | None = None
+    blocked_by: Literal["auth", "quota"] | None = None
+    reset_ms: int | None = None
+    hint: str | None = None
 
     def as_error(self) -> ProviderError:
-        return ProviderError(
+        error = ProviderError(
             self.message,
             kind=self.kind,
             retryable=self.retryable,
             provider=self.provider,
             status=self.status,
             retry_after_ms=self.retry_after_ms,
+            blocked_by=self.blocked_by,
+            reset_ms=self.reset_ms,
         )
+        return error if self.hint is None else error.with_hint(self.hint)
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -114,6 +120,9 @@ def recorded_error(error: ProviderError, scrub: Scrub | None = None) -> Recorded
         provider=error.provider,
         status=error.status,
         retry_after_ms=error.retry_after_ms,
+        blocked_by=error.blocked_by,
+        reset_ms=error.reset_ms,
+        hint=scrubbed(error.hint, scrub),
     )
 
 
