@@ -393,6 +393,12 @@ class HeldRun(Protocol):
         """What another process has asked of the run since it is held, see `WorkflowFiles.request`."""
         ...
 
+    async def delete(self) -> int:
+        """Remove all files of the run but its blobs, which others may share (see `WorkflowFiles.sweep_blobs`), and let
+        it go, as `release`; returns how many bytes they had. Cut off or refused in the middle, it leaves a run without
+        a snapshot, which can be held and deleted again."""
+        ...
+
     async def release(self) -> None: ...
 
 
@@ -457,6 +463,11 @@ class WorkflowFiles(Protocol):
 
     def output_path(self, run_id: str) -> str: ...
 
+    async def sweep_blobs(self) -> int:
+        """Remove the blobs that no journal names as a JSON string; returns how many bytes they had. Nothing is removed
+        while somebody holds a run: it may be about to name any of them."""
+        ...
+
     # Notices: what a conversation is still to be told of (the outbox of spec-workflow 1.2).
 
     async def put_notice(self, session_id: str, run_id: str, data: bytes) -> None:
@@ -469,6 +480,14 @@ class WorkflowFiles(Protocol):
 
     async def remove_notice(self, session_id: str, run_id: str, data: bytes | None = None) -> None:
         """Remove it; with `data` only while it still is that one."""
+        ...
+
+    async def has_notice(self, run_id: str) -> bool:
+        """Some session is still to be told of the run."""
+        ...
+
+    async def remove_notices(self, run_id: str) -> None:
+        """Remove those of the run, whichever sessions they are for."""
         ...
 
 

@@ -1,33 +1,24 @@
 """Workflow runs in the files of a workspace, for any number of processes of one machine."""
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from fanfold.kernel.workflow_meta import is_run_id
 from fanfold.protocols import HeldRun, JournalRead, RunLook, WorkflowFiles
-from fanfold.stores.durable_file import read_file
+from fanfold.stores.durable_file import read_file, remove_file
 from fanfold.stores.landing import in_worker
-from fanfold.stores.line_file import LineFile, refused
+from fanfold.stores.line_file import LineFile
 from fanfold.stores.run_blobs import read_blob
 from fanfold.stores.run_events import read_events
 from fanfold.stores.run_hold import FileHeldRun
 from fanfold.stores.run_journal_file import read_journal
+from fanfold.stores.run_listing import run_ids_in
 from fanfold.stores.run_lock import is_locked, lock_known, lock_new
-from fanfold.stores.run_notices import Outbox
-from fanfold.stores.run_place import (
-    FOLDER,
-    JOURNAL,
-    SNAPSHOT,
-    RunPlace,
-    lock_name,
-    require_no_links,
-    require_run_id,
-    run_not_found,
-)
+from fanfold.stores.run_notices import Outbox, outboxes_with
+from fanfold.stores.run_place import FOLDER, RunPlace, require_no_links, require_run_id, run_not_found
 from fanfold.stores.run_request import Requests, leave_request
+from fanfold.stores.run_sweep import sweep_blobs
 
 T = TypeVar("T")
 
@@ -75,7 +66,7 @@ class RunFiles:
 
     async def run_ids(self) -> Sequence[str]:
         require_no_links(self._directory)
-        return await in_worker(partial(_run_ids, self._directory))
+        return await in_worker(partial(run_ids_in, self._directory))
 
     async def look(self, run_id: str) -> RunLook | None:
         return await self._seen(run_id, _look)
@@ -100,26 +91,47 @@ class RunFiles:
     async def request(self, run_id: str, data: bytes) -> None:
         def leave(place: RunPlace) -> bool:
             leave_request(place.request, data)
-            return True
+            if not place.is_run():  # it was deleted meanwhile
+                remove_file(place.request)
+            return place.is_run()
 
-        if await self._seen(run_id, leave) is None:
+        if not await self._seen(run_id, leave):
             raise run_not_found(run_id)
+
+    # ---- upkeep ----
+
+    async def sweep_blobs(self) -> int:
+        blobs = self._directory / "blobs"
+        require_no_links(blobs)
+        return await in_worker(partial(sweep_blobs, self._directory, blobs))
 
     # ---- notices ----
 
     async def put_notice(self, session_id: str, run_id: str, data: bytes) -> None:
         require_run_id(run_id)
-        await in_worker(partial(Outbox(self._directory, session_id).put, run_id, data))
+        await in_worker(partial(Outbox.of(self._directory, session_id).put, run_id, data))
 
     async def notices(self, session_id: str) -> Sequence[tuple[str, bytes]]:
-        outbox = Outbox(self._directory, session_id)
+        outbox = Outbox.of(self._directory, session_id)
         return () if outbox.is_empty() else await in_worker(outbox.notices)
 
     async def remove_notice(self, session_id: str, run_id: str, data: bytes | None = None) -> None:
         require_run_id(run_id)
-        outbox = Outbox(self._directory, session_id)
+        outbox = Outbox.of(self._directory, session_id)
         if not outbox.is_empty():
             await in_worker(partial(outbox.remove, run_id, data))
+
+    async def has_notice(self, run_id: str) -> bool:
+        require_run_id(run_id)
+        return bool(await in_worker(partial(outboxes_with, self._directory, run_id)))
+
+    async def remove_notices(self, run_id: str) -> None:
+        def remove() -> None:
+            for outbox in outboxes_with(self._directory, run_id):
+                outbox.remove(run_id, None)
+
+        require_run_id(run_id)
+        await in_worker(remove)
 
     def _place(self, run_id: str) -> RunPlace:
         require_run_id(run_id)
@@ -140,26 +152,3 @@ def _look(place: RunPlace) -> RunLook:
         if read_file(place.snapshot) == snapshot:
             return RunLook(snapshot=snapshot, is_held=False)
         # Somebody took the run, or let go of it, in between: what it said while it ran would look like a death.
-
-
-def _run_ids(directory: Path) -> list[str]:
-    times: dict[str, int] = {}
-    try:
-        with os.scandir(directory) as entries:
-            times = {
-                each.name: each.stat(follow_symlinks=False).st_mtime_ns
-                for each in entries
-                if each.is_file(follow_symlinks=False)
-            }
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise refused(directory, error, "read") from error
-
-    def created(run_id: str) -> tuple[int, str]:
-        """A lock is written when its run is created, and never again."""
-        names = (lock_name(run_id), run_id + SNAPSHOT, run_id + JOURNAL)
-        return next(times[name] for name in names if name in times), run_id
-
-    ids = {name.removesuffix(suffix) for name in times for suffix in (SNAPSHOT, JOURNAL) if name.endswith(suffix)}
-    return sorted(filter(is_run_id, ids), key=created, reverse=True)

@@ -17,6 +17,7 @@ from fanfold.stores.run_blobs import put_blob, read_blob
 from fanfold.stores.run_events import EventFile
 from fanfold.stores.run_journal_file import RunJournalFile, read_journal
 from fanfold.stores.run_place import RunPlace, bad_script, used_after_release
+from fanfold.stores.run_removal import remove_run_files
 from fanfold.stores.run_request import Requests
 from fanfold.stores.store_rules import require_records
 
@@ -103,6 +104,13 @@ class FileHeldRun:
         self._require_held()
         return self._requests.newest()
 
+    async def delete(self) -> int:
+        self._require_held()
+        freed: list[int] = []
+        self._release = asyncio.create_task(self._let_go(lambda: freed.append(self._delete())))
+        await self.release()
+        return freed[0]
+
     async def release(self) -> None:
         if self._pid != os.getpid():
             return  # a forked child has nothing of what its parent holds
@@ -115,14 +123,23 @@ class FileHeldRun:
             self._release.exception()  # seen
             raise
 
-    async def _let_go(self) -> None:
+    async def _let_go(self, at_last: Callable[[], None] | None = None) -> None:
         async with self._turn, self._file_turn:
             await self._commits.close()
             try:
                 self._events.close()
                 self._journal.close()
+                if at_last is not None:
+                    await in_worker(at_last)
             finally:
                 self._lock.close()
+
+    def _delete(self) -> int:
+        self._lock.require_in_place(self._lock.size)
+        freed = remove_run_files(self._place)
+        self._lock.size = 0
+        self._lock.take_back()  # closing it removes it when it is empty
+        return freed
 
     def _append(self, lines: Sequence[bytes], *, is_durable: bool) -> None:
         self._lock.require_in_place(self._lock.size)

@@ -65,8 +65,11 @@ def lock_known(place: RunPlace) -> tuple[LineFile, Requests]:
     for _ in range(_TRIES):
         requests = Requests(place.request)  # before the lock: whoever sees that the run is held may ask at once
         lock = LineFile.try_open(place.lock)
-        if lock is not None:
+        if lock is not None and place.is_run():
             return lock, requests
+        if lock is not None:  # it was deleted meanwhile, and the lock is that of nothing
+            lock.close()
+            raise run_not_found(place.run_id)
         time.sleep(_POLL_SECONDS)  # in a worker thread
     raise AlreadyActiveError(name=f"workflow-run/{place.run_id}", holder=holder_name(place.lock))
 

@@ -18,6 +18,9 @@ from fanfold.stores.record_file import wait_for_file
 from fanfold.stores.run_place import require_no_links
 from fanfold.stores.store_name import file_stem
 
+_FOLDER = "outbox"
+_ENDING = ".notices"
+"""Of a session's folder: its id may be "..", or end in a dot."""
 _NOTICE = ".json"
 
 
@@ -30,12 +33,16 @@ def require_session_id(session_id: str) -> None:
 class Outbox:
     """The notices of one session. All blocking; LogWriteError when the file system refuses."""
 
-    def __init__(self, directory: Path, session_id: str) -> None:
+    def __init__(self, outbox: Path, name: str) -> None:
+        self._outbox = outbox
+        self._name = name
+        self._directory = outbox / name
+
+    @classmethod
+    def of(cls, directory: Path, session_id: str) -> "Outbox":
         """Raises UsageError as `require_session_id`."""
         require_session_id(session_id)
-        self._outbox = directory / "outbox"
-        self._name = file_stem(session_id) + ".notices"  # the ending: an id may be "..", or end in a dot
-        self._directory = self._outbox / self._name
+        return cls(directory / _FOLDER, file_stem(session_id) + _ENDING)
 
     def is_empty(self) -> bool:
         """True when there is not even a place for notices."""
@@ -105,3 +112,16 @@ class Outbox:
 
     def _refuse_links(self) -> None:
         require_no_links(self._directory)
+
+
+def outboxes_with(directory: Path, run_id: str) -> list[Outbox]:
+    """Those of all sessions that have a notice of the run. Blocking. Raises LogWriteError."""
+    outbox = directory / _FOLDER
+    require_no_links(outbox)
+    try:
+        names = sorted(name for name in os.listdir(outbox) if name.endswith(_ENDING))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise refused(outbox, error, "read") from error
+    return [Outbox(outbox, name) for name in names if os.path.lexists(outbox / name / (run_id + _NOTICE))]

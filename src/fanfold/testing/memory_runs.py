@@ -30,9 +30,12 @@ Change = Literal[
     "write_output",
     "write_script",
     "append_events",
+    "delete",
     "request",
+    "sweep_blobs",
     "put_notice",
     "remove_notice",
+    "remove_notices",
 ]
 """Operations that can be made to fail."""
 _File = Literal["snapshot", "output", "script"]
@@ -161,6 +164,10 @@ class MemoryRuns:
         run = self._disk.run(run_id)
         run.request = (run.request[0] + 1, data)
 
+    async def sweep_blobs(self) -> int:
+        await self.change("sweep_blobs", "")
+        return self._disk.sweep_blobs()
+
     async def _seen(self, run_id: str) -> "_Run | None":
         require_run_id(run_id)
         await asyncio.sleep(0)
@@ -187,6 +194,17 @@ class MemoryRuns:
         await self.change("remove_notice", run_id)
         notices = self._disk.outbox.get(session_id, {})
         if data in (None, notices.get(run_id)):
+            notices.pop(run_id, None)
+
+    async def has_notice(self, run_id: str) -> bool:
+        require_run_id(run_id)
+        await asyncio.sleep(0)
+        return any(run_id in notices for notices in self._disk.outbox.values())
+
+    async def remove_notices(self, run_id: str) -> None:
+        require_run_id(run_id)
+        await self.change("remove_notices", run_id)
+        for notices in self._disk.outbox.values():
             notices.pop(run_id, None)
 
 
@@ -250,6 +268,13 @@ class MemoryHeldRun:
         number, data = self._run.request
         return data if number > self._requests_before else None
 
+    async def delete(self) -> int:
+        self._require_held()
+        freed: list[int] = []
+        self._release = asyncio.create_task(self._delete(freed))
+        await self.release()
+        return freed[0]
+
     async def release(self) -> None:
         if self._release is None:
             self._release = asyncio.create_task(self._let_go())
@@ -267,9 +292,21 @@ class MemoryHeldRun:
 
     async def _let_go(self) -> None:
         async with self._turn:
-            if not self._is_dead:
-                self._run.holder = None
-                self._process.let_go(self)
+            self._free()
+
+    async def _delete(self, freed: list[int]) -> None:
+        async with self._turn:
+            try:
+                await self._process.change("delete", self.run_id)
+                self._require_alive()
+                freed.append(self._disk.remove(self._run))
+            finally:
+                self._free()
+
+    def _free(self) -> None:
+        if not self._is_dead:
+            self._run.holder = None
+            self._process.let_go(self)
 
     async def _asked(self) -> None:
         self._require_held()
@@ -315,6 +352,17 @@ class _Disk:
         self.blobs[name] = data
         return name
 
+    def remove(self, run: "_Run") -> int:
+        del self.runs[run.run_id.lower()]
+        return run.size
+
+    def sweep_blobs(self) -> int:
+        if any(run.holder is not None for run in self.runs.values()):
+            return 0
+        journals = [run.journal or b"" for run in self.runs.values()]
+        unnamed = [name for name in self.blobs if not any(b'"%b"' % name.encode() in each for each in journals)]
+        return sum(len(self.blobs.pop(name)) for name in unnamed)
+
 
 class _Run:
     def __init__(self, run_id: str) -> None:
@@ -328,6 +376,10 @@ class _Run:
         self._durable_bytes = 0
         """Of the journal."""
         self._cuts = 0
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, (self.journal or b"", *self.files.values(), self.request[1]))) + self.events.size
 
     def put(self, name: _File, data: bytes) -> None:
         self.files[name] = data
@@ -378,6 +430,10 @@ class _Events:
             self._end += len(line) + 1
         while self._end - self._begin > 2 * FULL_BYTES and len(self._lines) > 1:
             self._begin += len(self._lines.popleft()) + 1
+
+    @property
+    def size(self) -> int:
+        return self._end - self._begin
 
     def behind(self, after: int) -> tuple[list[bytes], int]:
         position, number = self._begin, 0

@@ -123,6 +123,8 @@ class RunFilesConformance:
                 files.request(run_id, b"stop"),
                 files.put_notice("s", run_id, b"notice"),
                 files.remove_notice("s", run_id),
+                files.has_notice(run_id),
+                files.remove_notices(run_id),
             )
             for call in calls:
                 assert await _refusal(call) == "bad_run_id"
@@ -264,6 +266,7 @@ class RunFilesConformance:
                 held.write_script("late"),
                 held.append_events([b"late"]),
                 held.requested(),
+                held.delete(),
             )
             for call in calls:
                 with pytest.raises(LifecycleError, match=RUN):
@@ -543,6 +546,144 @@ class RunFilesConformance:
 
         self.with_files(use)
 
+    # ---- the end ----
+
+    def test_of_a_deleted_run_nothing_is_left(self) -> None:
+        async def use(files: WorkflowFiles, other: WorkflowFiles) -> None:
+            for each in (files, other):
+                held = await files.create(RUN)
+                written = [b"j" * 1_000, b"s" * 2_000, b"o" * 3_000, b"p" * 4_000, b"e" * 5_000, b"r" * 6_000]
+                await held.append([b"cut off", written[0]])
+                await held.cut_journal(0)
+                await held.append([written[0]])
+                await held.write_snapshot(written[1])
+                await held.write_output(written[2])
+                await held.write_script(written[3].decode())
+                await held.append_events([written[4]])
+                await other.request(RUN, written[5])
+                if each is other:
+                    await held.release()
+                    held = await other.hold(RUN)
+                assert await held.delete() >= sum(map(len, written))
+                await held.release()
+                assert list(await files.run_ids()) == []
+                assert (await other.look(RUN), await files.journal(RUN)) == (None, None)
+                assert (await other.output(RUN), await files.script(RUN)) == (None, None)
+                lines, position = await other.events(RUN)
+                assert (list(lines), position) == ([], 0)
+                for call in (files.hold(RUN), other.request(RUN, b"stop")):
+                    assert await _refusal(cast(Awaitable[object], call)) == "run_not_found"
+            newer = await other.create(RUN)
+            assert (await newer.read_journal(), await newer.requested()) == (JournalRead(lines=[]), None)
+            assert (await _looked(files)).snapshot is None
+            await newer.release()
+
+        self.with_files(use)
+
+    def test_a_run_without_a_journal_is_deleted_too(self) -> None:
+        async def run(workspace: Path) -> None:
+            files = self.open_files(workspace)
+            held = await files.create(RUN)
+            await held.write_snapshot(b"snapshot")
+            await held.release()
+            self.put_journal(workspace, RUN, None)
+            assert await (await files.hold(RUN)).delete() >= len(b"snapshot")
+            assert list(await files.run_ids()) == []
+
+        _in_workspace(run)
+
+    def test_a_deletion_takes_nothing_of_a_run_whose_id_begins_alike(self) -> None:
+        async def use(files: WorkflowFiles, other: WorkflowFiles) -> None:
+            longer = f"{RUN}.json_0123456789abcdef"
+            for run_id in (RUN, longer, _OTHER):
+                held = await files.create(run_id)
+                await held.append([run_id.encode()])
+                await held.write_snapshot(b"snapshot")
+                await held.write_output(b"output")
+                await held.release()
+            await (await other.hold(RUN)).delete()
+            assert sorted(await files.run_ids()) == sorted([longer, _OTHER])
+            for run_id in (longer, _OTHER):
+                assert await files.journal(run_id) == JournalRead(lines=[run_id.encode()])
+                assert await files.output(run_id) == b"output"
+                assert await files.look(run_id) == RunLook(snapshot=b"snapshot", is_held=False)
+
+        self.with_files(use)
+
+    def test_what_is_under_way_is_done_before_a_deletion_and_nothing_comes_behind_it(self) -> None:
+        async def use(files: WorkflowFiles, other: WorkflowFiles) -> None:
+            held = await files.create(RUN)
+            work = [
+                asyncio.ensure_future(each)
+                for each in (held.append([b"a"]), held.write_snapshot(b"b"), held.write_output(b"c"))
+            ]
+            await asyncio.sleep(0)
+            deletion = asyncio.ensure_future(held.delete())
+            await asyncio.sleep(0)
+            with pytest.raises(LifecycleError, match=RUN):
+                await held.write_snapshot(b"late")
+            await deletion
+            await asyncio.gather(*work)
+            assert (await other.look(RUN), list(await other.run_ids())) == (None, [])
+
+        self.with_files(use)
+
+    @pytest.mark.parametrize("turns", range(6))
+    def test_a_cancelled_deletion_is_whole_or_was_not_begun(self, turns: int) -> None:
+        async def use(files: WorkflowFiles, other: WorkflowFiles) -> None:
+            held = await files.create(RUN)
+            await held.append([b"a"])
+            await held.write_snapshot(b"b")
+            await _cancel_after(turns, held.delete())
+            await held.release()
+            if await other.look(RUN) is None:
+                assert list(await other.run_ids()) == []
+            else:
+                again = await other.hold(RUN)
+                assert await again.read_journal() == JournalRead(lines=[b"a"])
+                assert await again.delete() > 0
+
+        self.with_files(use)
+
+    def test_of_many_who_delete_a_run_at_once_one_does(self) -> None:
+        async def use(files: WorkflowFiles, other: WorkflowFiles) -> None:
+            await (await files.create(RUN)).release()
+
+            async def delete(each: WorkflowFiles) -> int:
+                return await (await each.hold(RUN)).delete()
+
+            outcomes = await asyncio.gather(*[delete(each) for each in (files, other) * 4], return_exceptions=True)
+            assert sum(not isinstance(each, BaseException) for each in outcomes) == 1
+            assert list(await files.run_ids()) == []
+
+        self.with_files(use)
+
+    def test_blobs_go_once_no_journal_names_them(self) -> None:
+        async def use(files: WorkflowFiles, other: WorkflowFiles) -> None:
+            first, second = await files.create(RUN), await other.create(_OTHER)
+            shared, own, lost = [await first.put_blob(each * 1_000) for each in (b"a", b"b", b"c")]
+            assert await second.put_blob(b"a" * 1_000) == shared
+            await first.append([f'{{"blob":"{shared}"}}'.encode(), f'{{"blob":"{own}"}}'.encode()])
+            await second.append([f'{{"blob":"{shared}"}}'.encode()])
+            await first.release()
+            assert await files.sweep_blobs() == 0  # the other run is held, and may be about to name any
+            await second.release()
+            assert await files.sweep_blobs() == 1_000
+            assert await other.blob(RUN, lost) is None
+            await (await files.hold(RUN)).delete()
+            assert await other.blob(_OTHER, own) is not None
+            assert await other.sweep_blobs() == 1_000
+            assert (await files.blob(_OTHER, own), await files.blob(_OTHER, shared)) == (None, b"a" * 1_000)
+            await (await files.hold(_OTHER)).delete()
+            assert (await files.sweep_blobs(), await files.sweep_blobs()) == (1_000, 0)
+            newer = await files.create(RUN)
+            assert await newer.blob(shared) is None
+            assert await newer.put_blob(b"a" * 1_000) == shared
+            assert await newer.blob(shared) == b"a" * 1_000
+            await newer.release()
+
+        self.with_files(use)
+
     # ---- events ----
 
     def test_events_keep_the_newest_and_who_follows_misses_nothing(self) -> None:
@@ -636,6 +777,23 @@ class RunFilesConformance:
             assert list(await other.notices("s")) == []
             await files.put_notice("s", ids[1], b"again")
             assert list(await other.notices("s")) == [(ids[1], b"again")]
+
+        self.with_files(use)
+
+    def test_the_notices_of_a_run_are_found_whichever_session_is_to_be_told(self) -> None:
+        async def use(files: WorkflowFiles, other: WorkflowFiles) -> None:
+            await files.remove_notices(RUN)
+            assert not await files.has_notice(RUN)
+            for session in _ODD_SESSIONS:
+                await files.put_notice(session, RUN, b"notice")
+                await files.put_notice(session, _OTHER, b"other")
+                assert await other.has_notice(RUN)
+            await other.remove_notices(RUN)
+            assert not await files.has_notice(RUN)
+            for session in _ODD_SESSIONS:
+                assert list(await files.notices(session)) == [(_OTHER, b"other")]
+                await files.remove_notice(session, _OTHER)
+            assert not await other.has_notice(_OTHER)
 
         self.with_files(use)
 
