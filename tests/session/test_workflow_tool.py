@@ -223,6 +223,23 @@ def test_a_run_that_its_session_left_behind_is_told_in_the_next_one(tmp_path: Pa
     asyncio.run(main())
 
 
+def test_a_run_that_the_host_launches_by_the_tool_does_not_touch_the_conversation(tmp_path: Path) -> None:
+    async def main() -> None:
+        director = Director()
+        async with opened(tmp_path, ScriptedModel(director)) as session:
+            register(session)
+            first, second = [await session.tool_async("Workflow", director.launch) for _ in range(2)]
+            await session.settled_async()
+            assert await session.runs_async() == []
+            assert first.metadata is not None
+            assert second.metadata is not None
+            assert first.metadata["run_id"] != second.metadata["run_id"]
+            assert (await session.workflows.status_async(str(first.metadata["run_id"]))).status == "completed"
+        assert director.told == []
+
+    asyncio.run(main())
+
+
 def test_children_do_not_see_the_tool(tmp_path: Path) -> None:
     async def main() -> None:
         director = Director()

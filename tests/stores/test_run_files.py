@@ -187,9 +187,20 @@ def test_a_run_that_was_cut_off_while_it_was_created_is_no_run(tmp_path: Path) -
             with pytest.raises(WorkflowInputError, match="no workflow run"):
                 await files.hold(run_id)
         assert list(await files.run_ids()) == []
+        for run_id in (RUN, OTHER):
+            await (await files.create(run_id)).release()
+            assert (directory / f"{run_id}.lock").read_bytes() == run_id.encode() + b"\n"
+
+    run(scenario())
+
+
+def test_a_lock_that_was_left_by_another_run_keeps_its_name_taken(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        directory = runs_of(tmp_path)
+        directory.mkdir(parents=True)
+        (directory / f"{RUN}.lock").write_bytes(RUN.replace("audit", "AUDIT").encode() + b"\n")
         with pytest.raises(StoreConflictError):
-            await files.create(OTHER)
-        await (await files.create(RUN)).release()
+            await open_run_files(tmp_path).create(RUN)
 
     run(scenario())
 

@@ -139,6 +139,8 @@ class WorkflowSnapshot(Record, frozen=True, kw_only=True):
     """It was forked from that run."""
     session_id: str | None = None
     """Whose conversation is told of its end."""
+    launch_key: str | None = None
+    """Of the launch that began this attempt, where that may be made again after a crash."""
     model: str | None = None
     """`provider/model-id` of this attempt's session: what agents ran on that name no other."""
     limits: WorkflowLimits = WorkflowLimits()

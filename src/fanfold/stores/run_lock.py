@@ -34,13 +34,15 @@ def lock_new(place: RunPlace) -> tuple[LineFile, Requests]:
     lock = LineFile.try_open(place.lock)
     if lock is None:
         raise _taken(place)
-    if lock.size or place.is_taken():
+    line = place.run_id.encode() + b"\n"
+    is_left = lock.size == len(line) and lock.read(0, lock.size) == line  # by one that died before it had a journal
+    if (lock.size and not is_left) or place.is_taken():
         lock.close()
         raise _taken(place)
-    line = place.run_id.encode() + b"\n"
     try:
-        lock.write(line)
-        lock.keep(len(line))
+        if not is_left:
+            lock.write(line)
+            lock.keep(len(line))
         create_empty(place.journal)
     except BaseException:
         try:

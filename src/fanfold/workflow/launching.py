@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from fanfold.contracts.codec import encode_json
 from fanfold.contracts.record import JsonObject, own_copy
@@ -42,6 +43,7 @@ from fanfold.workflow.plan import plan_resume
 from fanfold.workflow.playing import Nested, ReadyScript, play_script, ready
 from fanfold.workflow.progress import Progress
 from fanfold.workflow.registry import LaunchGate, Registry, admitted, require_permission
+from fanfold.workflow.relaunch import find_new, find_resumed
 from fanfold.workflow.runs import read_view, snapshot_of
 from fanfold.workflow.scripts import Script, read_script, text_sha
 
@@ -65,6 +67,10 @@ class LaunchRequest(msgspec.Struct, kw_only=True):
     limits: WorkflowLimits | None = None
     events: EventSink | None = None
     notify: bool = False
+    key: str | None = None
+    """Of a launch that may be made again after a crash."""
+    run_id: str | None = None
+    """That its key gives a new run."""
 
     def __post_init__(self) -> None:
         """Raises UsageError: what is not held against the workflow is found wrong here, before anything is done."""
@@ -136,6 +142,29 @@ class Launcher:
                 raise
         except LogWriteError as error:
             raise WorkflowInputError("store_unwritable", str(error)) from error
+
+    async def begun_before(self, request: LaunchRequest) -> WorkflowSnapshot | LaunchRequest:
+        """What launches of this key have begun and needs no other one; else the launch that is left to do.
+
+        Raises:
+            WorkflowInputError: as `attempt`.
+        """
+        if request.key is None:
+            return request
+        try:
+            return await self._begun_before(request, request.key)
+        except LogWriteError as error:
+            raise WorkflowInputError("store_unwritable", str(error)) from error
+
+    async def _begun_before(self, request: LaunchRequest, key: str) -> WorkflowSnapshot | LaunchRequest:
+        if request.resume_from_run_id is not None:
+            resumed = await find_resumed(self._files(), self._session_id, request.resume_from_run_id, key)
+            return request if resumed is None or resumed.snapshot is None or not resumed.is_done else resumed.snapshot
+        source = await self._resolved(request)
+        found = await find_new(self._files(), self._session_id, source.script.meta.name, source.args, key)
+        if found.snapshot is None:
+            return replace(request, run_id=found.run_id)
+        return found.snapshot if found.is_done else replace(request, resume_from_run_id=found.run_id, args=None)
 
     async def plan(self, request: LaunchRequest) -> WorkflowPlan:
         """Raises WorkflowInputError, as `attempt`."""
@@ -211,8 +240,7 @@ class Launcher:
         files, before = self._files(), source.before
         try:
             if before is None:
-                held = await self._created(source.script.meta.name)
-                return held, read_run_journal((), held.run_id), []
+                return await self._new(source.script.meta.name, request.run_id)
             if request.fork:
                 parent = source.parent = await read_view(files, before.run_id, strict=request.strict)
                 held = await self._created(source.script.meta.name)
@@ -229,12 +257,33 @@ class Launcher:
             if not await held.has_journal():
                 reason = f"the journal of run {held.run_id} is gone, so nothing of it can be gone on with"
                 raise WorkflowInputError("journal_missing", reason)
-            read = await held.read_journal()
-            view = read_run_journal(read.lines, held.run_id, has_torn_end=read.has_torn_end, strict=request.strict)
+            view = await _view_of(held, strict=request.strict)
         except BaseException:
             await held.release()
             raise
         return held, view, []
+
+    async def _new(self, name: str, run_id: str | None) -> tuple[HeldRun, RunJournalView, list[RunRecord]]:
+        held = None if run_id is None else await self._begun(run_id)
+        if held is None:
+            held = await self._created(name)
+            return held, read_run_journal((), held.run_id), []
+        try:
+            return held, await _view_of(held, strict=False), []
+        except BaseException:
+            await held.release()
+            raise
+
+    async def _begun(self, run_id: str) -> HeldRun | None:
+        """The run of that id, which has no snapshot yet; None for one that cannot be had."""
+        try:
+            return await self._files().create(run_id)
+        except StoreConflictError:
+            pass
+        try:
+            return await self._files().hold(run_id)
+        except WorkflowInputError:
+            return None  # it has no more than its lock: nobody knows of it
 
     async def _created(self, name: str) -> HeldRun:
         for _ in range(MAX_ID_TRIES):
@@ -276,6 +325,7 @@ class Launcher:
             status="running",
             attempt=number,
             parent_run_id=None if before is None else before.run_id if request.fork else before.parent_run_id,
+            launch_key=request.key,
             # Whoever forks a run asks for one of his own: the conversation of the first one is not told of it.
             session_id=self._session_id if request.notify else None if is_new or before is None else before.session_id,
             model=self._model(),
@@ -351,3 +401,8 @@ class Launcher:
             play=lambda: play_script(what, own_copy(source.args), host, Lane()),  # a script may change its own
             notices=self._notices,
         )
+
+
+async def _view_of(held: HeldRun, *, strict: bool) -> RunJournalView:
+    read = await held.read_journal()
+    return read_run_journal(read.lines, held.run_id, has_torn_end=read.has_torn_end, strict=strict)

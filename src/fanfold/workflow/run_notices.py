@@ -54,8 +54,6 @@ class RunNotices:
             self._first = None
         earlier = dict(await self._files().notices(snapshot.session_id)).get(snapshot.run_id)
         await self._put(snapshot, None)
-        if earlier is not None:
-            self.tell(snapshot)  # it may wait already
         return earlier
 
     async def take_back(self, snapshot: WorkflowSnapshot, earlier: bytes | None) -> None:
@@ -67,7 +65,7 @@ class RunNotices:
             await self._files().remove_notice(snapshot.session_id, snapshot.run_id, begun)
         else:
             await self._files().put_notice(snapshot.session_id, snapshot.run_id, earlier)
-            self.tell(snapshot)
+            self.tell(snapshot)  # who asked meanwhile has not seen it
 
     async def keep(self, snapshot: WorkflowSnapshot, result: WorkflowResult) -> None:
         """Raises StorageError."""
@@ -101,6 +99,11 @@ class RunNotices:
         kept = msgspec.json.decode(data, type=_Kept)
         if kept.text is not None:
             return Notice(kept.id, kept.text)
+        look = await self._files().look(run_id)
+        if look is None or (look.snapshot is None and not look.is_held):
+            # Its files were deleted, or its launch was cut off before it was anything.
+            await self._files().remove_notice(self._session_id, run_id, data)
+            return None
         summary = await run_summary(self._files(), run_id)
         if summary.is_alive or summary.snapshot is None:
             return None

@@ -15,6 +15,7 @@ from fanfold.contracts.workflow_runs import (
     WorkflowLimits,
     WorkflowPlan,
     WorkflowResult,
+    WorkflowSnapshot,
 )
 from fanfold.portal import Portal, blocking, on_loop, start_kept
 from fanfold.protocols import EventSink, WorkflowFiles
@@ -142,6 +143,21 @@ class WorkflowRuntime:
     launch = blocking(launch_async)
 
     @on_loop
+    async def launch_once_async(
+        self,
+        key: str | None,
+        name: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        **options: Unpack[LaunchOptions],
+    ) -> WorkflowLaunch:
+        """`launch_async`, for a call that may be made again after a crash: what an earlier launch of the same `key` has
+        begun is gone on with, and no second run is begun."""
+        standing = await self._launcher.begun_before(LaunchRequest(name=name, args=args, key=key, **options))
+        if isinstance(standing, LaunchRequest):
+            return (await self.begin(standing))[0]
+        return _launch_of(standing)
+
+    @on_loop
     async def run_async(
         self, name: str | None = None, args: Mapping[str, Any] | None = None, **options: Unpack[LaunchOptions]
     ) -> WorkflowResult:
@@ -164,13 +180,7 @@ class WorkflowRuntime:
             raise
         self._attempts[snapshot.run_id] = attempt
         task.add_done_callback(lambda _: self._ended_here(attempt))
-        launch = WorkflowLaunch(
-            task_id=snapshot.task_id,
-            run_id=snapshot.run_id,
-            workflow_name=snapshot.workflow,
-            attempt=snapshot.attempt,
-        )
-        return launch, task
+        return _launch_of(snapshot), task
 
     # ---- looking ----
 
@@ -266,3 +276,12 @@ class WorkflowRuntime:
         attempt.stop("paused" if verb == "pause" else "stopped")
         await asyncio.wait({attempt.task})
         return await run_summary(self._files(), run_id)
+
+
+def _launch_of(snapshot: WorkflowSnapshot) -> WorkflowLaunch:
+    return WorkflowLaunch(
+        task_id=snapshot.task_id,
+        run_id=snapshot.run_id,
+        workflow_name=snapshot.workflow,
+        attempt=snapshot.attempt,
+    )

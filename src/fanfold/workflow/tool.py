@@ -11,6 +11,7 @@ from fanfold.contracts.messages import WORKFLOW, ToolOutput, ToolSpec
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.workflow_runs import WorkflowInfo
 from fanfold.errors import LifecycleError, WorkflowInputError
+from fanfold.kernel.call_ids import HOST_PREFIX
 from fanfold.kernel.plain_text import plain
 from fanfold.protocols import ToolScope
 
@@ -50,14 +51,16 @@ class WorkflowTool:
         return workflow_spec(runtime.available(), takes_inline=runtime.takes_inline)
 
     async def run(self, args: JsonObject, scope: ToolScope) -> ToolOutput:
+        is_hosts = scope.call_id.startswith(HOST_PREFIX)  # nobody makes that call again, or waits to be told
         try:
-            launch = await self._runtime().launch_async(
+            launch = await self._runtime().launch_once_async(
+                None if is_hosts else scope.idempotency_key,
                 args.get("name"),
                 args.get("args"),
                 script=args.get("script"),
                 resume_from_run_id=args.get("resume_from_run_id"),
                 events=scope.emit,
-                notify=True,
+                notify=not is_hosts,
             )
         except (WorkflowInputError, LifecycleError) as error:
             return ToolOutput(output=f"Error ({error.code}): {error}", exit_code=1, metadata={"code": error.code})
