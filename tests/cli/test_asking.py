@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND, ServerThread, configure, ended, start
+from tests.cli.test_runs_deleting import IDS, NEW, OLD, left, make_runs
+from tests.cli.workflow_project import Fanfold
 from tests.support.chat_server import Call, Say
 
 pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
@@ -150,3 +152,16 @@ def test_a_model_cannot_steer_the_terminal(terminal: Callable[..., OnTerminal], 
     screen = terminal("run", "Hello.", "--quiet")
     assert screen.end() == 0
     assert screen.shown == "[2J]0;ownedhello\r\n"
+
+
+@pytest.mark.parametrize(("typed", "expected"), [("n\n", [0, 1]), ("\n", [0, 1]), ("y\n", [0])])
+def test_old_runs_are_deleted_only_after_a_yes_of_who_has_seen_them(
+    terminal: Callable[..., OnTerminal], fanfold: Fanfold, tmp_path: Path, typed: str, expected: list[int]
+) -> None:
+    make_runs(tmp_path, NEW, OLD)
+    shown = terminal("runs", "prune", "--keep", "1")
+    shown.wait_for(f"Delete {IDS[1]}, with all that its agents have answered? [y/N]")
+    assert "completed" in shown.shown
+    shown.type(typed)
+    assert shown.end() == 0
+    assert left(fanfold) == expected

@@ -15,6 +15,7 @@ from fanfold.kernel.workflow_meta import is_run_id
 from fanfold.protocols import WorkflowFiles
 
 LOOK_SECONDS = 0.1
+_NO_SNAPSHOT = "it has no snapshot: it never began, or its deletion was cut off"
 
 
 async def all_runs(files: WorkflowFiles) -> list[RunSummary]:
@@ -37,7 +38,7 @@ async def _summary(files: WorkflowFiles, run_id: str) -> RunSummary | None:
     if look is None:
         return None
     if look.snapshot is None:
-        return RunSummary(run_id=run_id, is_alive=look.is_held, problem="it has no snapshot: it never began")
+        return RunSummary(run_id=run_id, is_alive=look.is_held, problem=_NO_SNAPSHOT)
     try:
         snapshot = msgspec.json.decode(look.snapshot, type=WorkflowSnapshot)
     except (msgspec.DecodeError, RecursionError) as error:

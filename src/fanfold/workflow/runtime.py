@@ -23,6 +23,7 @@ from fanfold.workflow.attempt import Attempt
 from fanfold.workflow.launching import Launcher, LaunchRequest
 from fanfold.workflow.registry import Registry
 from fanfold.workflow.runs import all_runs, end_run, recorded_result, run_summary, until_free
+from fanfold.workflow.upkeep import delete_run
 
 
 class LaunchOptions(TypedDict, total=False):
@@ -251,6 +252,22 @@ class WorkflowRuntime:
         return await self._ended(run_id, "pause")
 
     pause = blocking(pause_async)
+
+    @on_loop
+    async def delete_async(self, run_id: str, *, untold: bool = False) -> int:
+        """Forget a run that nobody runs any more: its journal, output, events and whatever no other run needs; returns
+        how many bytes that has freed. It is done as a whole, or can be done again where it was cut off.
+
+        Args:
+            untold: also one that was launched by a conversation which has not been told of its end, and will not be.
+
+        Raises:
+            WorkflowInputError: `bad_run_id`, `run_not_found`; `already_active`, also in another process; `untold`.
+            LogWriteError: the file system refuses.
+        """
+        return await delete_run(self._files(), run_id, untold=untold)
+
+    delete = blocking(delete_async)
 
     @on_loop
     async def skip_async(self, run_id: str, where: str) -> bool:
