@@ -10,6 +10,7 @@ from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.steps import AgentStepSpec
 from fanfold.contracts.workflow_runs import WorkflowLimits
 from fanfold.errors import WorkflowInputError
+from fanfold.workflow.agents import QUEUED_SECONDS
 from tests.workflow.rig import Rig, Team, reached
 
 
@@ -167,7 +168,7 @@ def test_stopping_what_does_not_run_marks_it_or_leaves_it_as_it_ended(tmp_path: 
 
 def test_an_agent_starts_before_it_ends_and_the_output_is_there_with_the_notification(tmp_path: Path) -> None:
     async def answer(spec: AgentStepSpec) -> str:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(2 * QUEUED_SECONDS)
         return spec.prompt
 
     async def main() -> None:

@@ -125,6 +125,11 @@ CANCELLED = "Task cancelled by caller"
 """The output of a step that was cancelled while it ran."""
 
 
+def failure_reason(outcome: StepOutcome) -> str:
+    """Why a step failed, for somebody who says that it did."""
+    return outcome.output.removeprefix("Task failed: ")
+
+
 def child_session_id(task_id: str) -> str:
     """Session id of the child that runs the step `task_id`, also when it never started."""
     return f"task-run-{task_id}"

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from fanfold.contracts.codec import decode_json, encode_json
@@ -23,6 +23,7 @@ _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.I
 _MAX_NUMBER_BITS = 10_000
 """Python itself refuses to read whole numbers of more than 4300 digits."""
 _MAX_SHOWN_CHARS = 80
+_AGENT_ID_DIGITS = 12
 
 
 # ---- meta data -----------------------------------------------------------------------------------------------
@@ -190,14 +191,20 @@ def json_fault(value: object, limit_bytes: int = MAX_VALUE_BYTES) -> str | None:
             fault = f"nested deeper than {MAX_DEPTH} levels"
         if fault is not None:
             return f"{instance_path(_steps(place))}: {fault}"
+        parts: Iterable[tuple[str | int, object]] = ()
+        if isinstance(each, dict):
+            parts = cast("dict[str, object]", each).items()
+        elif isinstance(each, list | tuple):
+            parts = enumerate(cast("list[object]", each))
+        inner: list[tuple[object, _Place | None, int]] = []
+        for key, part in parts:
+            if type(part) is str and part.isascii():  # as most are, and it need not wait for its turn
+                size += 2 + len(part)
+            else:
+                inner.append((part, (place, key), depth + 1))
         if size > limit_bytes:
             return f"$: it takes more than {limit_bytes:,} bytes"
-        if isinstance(each, dict):
-            inner = list(cast("dict[str, object]", each).items())
-            pending.extend((child, (place, key), depth + 1) for key, child in reversed(inner))
-        elif isinstance(each, list | tuple):
-            items = list(enumerate(cast("list[object]", each)))
-            pending.extend((child, (place, index), depth + 1) for index, child in reversed(items))
+        pending.extend(reversed(inner))
     return None
 
 
@@ -273,3 +280,13 @@ def workflow_of(run_id: str) -> str:
 
 def task_id_of(run_id: str) -> str:
     return f"local_workflow_{run_id}"
+
+
+def agent_id_of(key: str) -> str:
+    """The task id of the agent of a call, the same in each attempt at it.
+
+    Args:
+        key: Its idempotency key, `<run id>:<identity>:<occurrence>`.
+    """
+    run_id, identity, occurrence = key.rsplit(":", 2)
+    return f"{run_id}-{identity[:_AGENT_ID_DIGITS]}-{occurrence}"

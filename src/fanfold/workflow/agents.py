@@ -13,13 +13,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from fanfold.contracts.codec import encode_json
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.governance import BudgetDenial
 from fanfold.contracts.messages import NO_USAGE, Usage
-from fanfold.contracts.record import JsonValue, own_copy
-from fanfold.contracts.run_journal import CallFault, Result, Started
-from fanfold.contracts.steps import CANCELLED, SCHEMA_MISMATCH, AgentStepSpec, StepOutcome, failed
+from fanfold.contracts.record import JsonValue
+from fanfold.contracts.run_journal import CallFault, Result, ResultStatus
+from fanfold.contracts.steps import CANCELLED, StepOutcome, failed, failure_reason
 from fanfold.contracts.workflow_runs import AgentStatus, RunFault, RunStatus, WorkflowLimits
 from fanfold.env import Clock
 from fanfold.errors import (
@@ -39,6 +38,7 @@ from fanfold.orchestration.ledger import TokenLedger
 from fanfold.orchestration.limiter import Limiter, Slot
 from fanfold.orchestration.runner import StepRunner
 from fanfold.protocols import AgentExecutor
+from fanfold.workflow.agent_records import ended, started, step_of
 from fanfold.workflow.crew import Crew
 from fanfold.workflow.host import PlacedCall
 from fanfold.workflow.journal import RunJournal
@@ -48,7 +48,8 @@ from fanfold.workflow.script_host import RunHaltedError
 
 BLOB_BYTES = 262_144
 """A longer value lies in a file of its own, and its name in the journal (spec-workflow 5.4)."""
-_TASK_ID_DIGITS = 12
+QUEUED_SECONDS = 0.1
+"""So often is told who waits for a slot. Of one that waits for less it may never be told that it did."""
 MAX_REFUSALS = 1_000
 """Of launches: a script that goes on asking behind so many is not going to stop by itself."""
 LEFT_BEHIND = f"{CANCELLED}; it has not ended since, and was left behind"
@@ -99,6 +100,9 @@ class LiveAgents:
         self._crew = Crew()
         self._running: dict[str, PlacedCall] = {}
         """By task id."""
+        self._queued: dict[str, PlacedCall] = {}
+        """By place: those that wait for a slot, and of whom nobody was told yet."""
+        self._is_telling_soon = False
         self._skipped: set[str] = set()
         self._faults_in_a_row = 0
         self._refusals = 0
@@ -169,6 +173,7 @@ class LiveAgents:
             self.stop(Halt("failed", error.code, error=fault))
             raise
         finally:
+            self._queued.pop(placed.where, None)
             self._calls -= 1
             if not self._calls:
                 self._none_left.set()
@@ -177,19 +182,19 @@ class LiveAgents:
         await self._require_launch(placed)
         self._progress.launched += 1
         if self._slots.is_full:
-            self._tell(placed, "queued")
+            self._queue(placed)
         async with self._slots.slot() as slot:
             token = stand_in.set(partial(_give_way, slot, stand_in.get()))
             try:
                 room = await self._ledger.reserve(len(placed.call.prompt) // 4, slot.given_back)
                 if isinstance(room, BudgetDenial):
                     self._progress.launched -= 1
-                    raise await self._over_budget(room.resource, room.reason)
+                    raise await self._over_budget(room)
                 spent: Usage | None = None
                 try:
                     if self.halt is not None:
                         self._progress.launched -= 1  # meanwhile, and it has not begun
-                        await self._require_running()
+                        raise await self._halted(self.halt)
                     record, outcome = await self._run(placed, claim)
                     spent = outcome.usage
                 finally:
@@ -198,11 +203,24 @@ class LiveAgents:
                 stand_in.reset(token)
         return record, outcome
 
+    def _queue(self, placed: PlacedCall) -> None:
+        self._queued[placed.where] = placed
+        if not self._is_telling_soon:
+            self._is_telling_soon = True
+            asyncio.get_running_loop().call_later(QUEUED_SECONDS, self._tell_queued)
+
+    def _tell_queued(self) -> None:
+        self._is_telling_soon = False
+        queued, self._queued = self._queued, {}
+        for placed in queued.values():
+            self._tell(placed, "queued")
+
     async def _require_launch(self, placed: PlacedCall) -> None:
-        await self._require_running()
+        if self.halt is not None:
+            raise await self._halted(self.halt)
         denial = self._ledger.denial()
         if denial is not None:
-            raise await self._over_budget(denial.resource, denial.reason)
+            raise await self._over_budget(denial)
         if self._progress.launched >= self._limits.max_agents:
             await self._refuse()
             raise WorkflowInputError(
@@ -216,14 +234,15 @@ class LiveAgents:
             self._progress.agent_failed(placed.where, placed.title, "NOT_RECORDED", reason)
             raise WorkflowAgentError(label=placed.title, where=placed.where, reason=reason, agent_code="NOT_RECORDED")
 
-    async def _require_running(self) -> None:
-        if self.halt is not None:
-            await asyncio.sleep(0)  # a script that asks again and again must not keep the loop from ending it
-            raise RunHaltedError(self.halt.reason)
+    async def _halted(self, halt: Halt) -> RunHaltedError:
+        await asyncio.sleep(0)  # a script that asks again and again must not keep the loop from ending it
+        return RunHaltedError(halt.reason)
 
-    async def _over_budget(self, resource: str, reason: str) -> BudgetExhaustedError:
+    async def _over_budget(self, denial: BudgetDenial) -> BudgetExhaustedError:
         await self._refuse()
-        return BudgetExhaustedError(resource=resource, reason=reason)
+        total = self._ledger.snapshot()
+        reason = f"{total.consumed_tokens} of {total.limit_tokens} tokens are spent"
+        return BudgetExhaustedError(resource=denial.resource, reason=reason)
 
     async def _refuse(self) -> None:
         self._refusals += 1
@@ -235,21 +254,11 @@ class LiveAgents:
 
     async def _run(self, placed: PlacedCall, claim: Claim) -> tuple[Result, StepOutcome]:
         seq = self._journal.view.last_seq + 1
-        self._journal.note(
-            Started(
-                seq=seq,
-                id=placed.identity,
-                path=placed.where,
-                label=placed.title,
-                phase=placed.phase,
-                key=claim.key,
-                attempt=self._attempt,
-                call=msgspec.Raw(placed.written),
-            )
-        )
-        spec = _spec(placed, claim)
+        self._journal.note(started(placed, claim, seq, self._attempt))
+        spec = step_of(placed, claim)
         turns = KeptTurns(self._journal, seq, claim)
         self._running[spec.task_id] = placed
+        self._queued.pop(placed.where, None)
         self._tell(placed, "started")
         begun_ms = self._clock.monotonic_ms()
         try:
@@ -262,33 +271,10 @@ class LiveAgents:
         self._judge(outcome)
         if outcome.duration_ms is None:
             outcome = replace(outcome, duration_ms=self._clock.monotonic_ms() - begun_ms)
-        if spec.task_id in self._skipped and outcome.error_code == RunCancelledError.code:
-            return self._result(placed, seq, outcome, "skipped", turns.tools), outcome
-        status = "ok" if outcome.success else "error"
+        status: ResultStatus = "ok" if outcome.success else "error"
         if outcome.error_code == RunCancelledError.code:
-            status = "cancelled"
-        return self._result(placed, seq, outcome, status, turns.tools), outcome
-
-    def _result(self, placed: PlacedCall, seq: int, outcome: StepOutcome, status: Any, tools: int) -> Result:
-        fault: CallFault | None = None
-        if status in ("error", "cancelled"):
-            raw = outcome.output if outcome.error_code == SCHEMA_MISMATCH else None
-            fault = CallFault(code=outcome.error_code or "FAILED", message=outcome.output[:2_000], raw=raw)
-        return Result(
-            seq=seq,
-            id=placed.identity,
-            path=placed.where,
-            status=status,
-            value=msgspec.Raw(encode_json(_value(placed, outcome))) if status == "ok" else msgspec.Raw(b"null"),
-            usage=outcome.usage,
-            cost=outcome.cost_usd,
-            tools=tools,
-            ms=outcome.duration_ms or 0,
-            attempt=self._attempt,
-            error=fault,
-            degraded=outcome.repairs,
-            worktree=outcome.worktree,
-        )
+            status = "skipped" if spec.task_id in self._skipped else "cancelled"
+        return ended(placed, outcome, seq=seq, attempt=self._attempt, status=status, tools=turns.tools), outcome
 
     # ---- its end ----
 
@@ -315,17 +301,18 @@ class LiveAgents:
     async def _failed(
         self, placed: PlacedCall, record: Result, outcome: StepOutcome, told: dict[str, Any]
     ) -> JsonValue:
-        fault = record.error or CallFault(code="FAILED", message=outcome.output)
+        fault = record.error or CallFault(code="FAILED", message=failure_reason(outcome))
         if record.status == "cancelled":
             self._tell(placed, "cancelled", told)
-            await self._require_running()
+            if self.halt is not None:
+                raise await self._halted(self.halt)
         else:
             self._tell(placed, "failed", {**told, "error": fault.message})
         self._progress.failed += 1
         self._progress.parked += fault.code == ParkedError.code
         self._progress.agent_failed(placed.where, placed.title, fault.code, fault.message)
         if fault.code == BudgetExhaustedError.code:  # a guard of the host's denied it, and will deny the next one
-            raise BudgetExhaustedError(resource="budget_guard", reason=fault.message)
+            raise BudgetExhaustedError.saying(fault.message, resource="budget_guard")
         raise WorkflowAgentError(
             label=placed.title, where=placed.where, reason=fault.message, agent_code=outcome.error_code
         )
@@ -353,42 +340,6 @@ class LiveAgents:
             self._progress.activity(placed.where, item.payload["metadata"]["tool"])
         elif item.type in _PASSED_ON:
             self._progress.pass_on(item)
-
-
-def _spec(placed: PlacedCall, claim: Claim) -> AgentStepSpec:
-    call = placed.call
-    run_id, identity, occurrence = claim.key.rsplit(":", 2)
-    return AgentStepSpec(
-        # The same in each attempt at this call, for what it has begun is found under this name: its worktree, say.
-        task_id=f"{run_id}-{identity[:_TASK_ID_DIGITS]}-{occurrence}",
-        agent=call.agent_type,
-        description=placed.title,
-        prompt=call.prompt,
-        max_steps=call.max_steps,
-        # Not the script's own dict, which it may have changed while the call waited for its place.
-        output_schema=None if placed.schema is None else own_copy(placed.schema.schema),
-        model=call.model,
-        timeout_ms=call.timeout_ms,
-        retries=call.retries,
-        isolation=call.isolation,
-    )
-
-
-def _value(placed: PlacedCall, outcome: StepOutcome) -> JsonValue:
-    value: JsonValue = outcome.output if placed.schema is None else outcome.structured
-    if placed.call.isolation is None:
-        return value
-    tree = outcome.worktree
-    left = {} if tree is None else {"branch": tree.branch, "commit": tree.commit, "diff": tree.diff}
-    return {
-        "result": value,
-        "branch": None,
-        "commit": None,
-        "diff": "",
-        **left,
-        "files": [] if tree is None else list(tree.files),
-        "is_cut": tree is not None and tree.is_cut,
-    }
 
 
 def _give_way(slot: Slot, others: Callable[[], None]) -> None:

@@ -32,9 +32,8 @@ class Crew:
         """
         loop = asyncio.get_running_loop()
         context = contextvars.copy_context()
-        task = loop.create_task(work, context=context)
         wait = self._waits[task_id] = loop.create_future()
-        task.add_done_callback(lambda _: _end(wait))
+        task = loop.create_task(_worked(work, wait), context=context)
         try:
             await wait
         except asyncio.CancelledError:
@@ -52,6 +51,15 @@ class Crew:
         waits = [wait for task_id, wait in self._waits.items() if task_ids is None or task_id in task_ids]
         if waits:
             asyncio.get_running_loop().call_later(GRACE_SECONDS, _end_all, waits)
+
+
+async def _worked(work: Coroutine[Any, Any, T], wait: "asyncio.Future[None]") -> T:
+    # Not by a callback of the task: that is one more turn of the loop for each agent. One that is cancelled before it
+    # begins never comes here, and only whoever waits cancels it, or the end of the loop, which cancels them too.
+    try:
+        return await work
+    finally:
+        _end(wait)
 
 
 def _end_all(waits: Iterable["asyncio.Future[None]"]) -> None:

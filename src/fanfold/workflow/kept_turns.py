@@ -12,6 +12,20 @@ from fanfold.workflow.journal import RunJournal
 
 
 class KeptTurns:
+    __slots__ = (
+        "_error",
+        "_has_failed",
+        "_is_counted",
+        "_journal",
+        "_seq",
+        "has_ended",
+        "has_news",
+        "is_closed",
+        "key",
+        "recorded",
+        "tools",
+    )
+
     def __init__(self, journal: RunJournal, seq: int, claim: Claim) -> None:
         self.key = claim.key
         self.recorded = facts_of(claim)
@@ -22,7 +36,8 @@ class KeptTurns:
         """Its agent was left behind: whatever that still does is no part of the run."""
         self._journal = journal
         self._seq = seq
-        self._has_failed = claim.has_ended
+        self._is_counted = claim.has_ended
+        self._has_failed = claim.has_ended and not claim.has_been_answered
         self._error: StorageError | None = None
 
     @property
@@ -30,7 +45,7 @@ class KeptTurns:
         return self.has_ended or self._has_failed
 
     def go_on(self) -> Usage:
-        return NO_USAGE if self.has_failed else usage_of(self.recorded)
+        return NO_USAGE if self.has_ended or self._is_counted else usage_of(self.recorded)
 
     async def record(self, facts: Sequence[Fact]) -> None:
         if self.is_closed:
