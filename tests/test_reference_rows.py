@@ -4,17 +4,9 @@ A row whose outcome is another one here, or that asks for what there is not here
 of what holds instead.
 """
 
-import ast
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[1]
-
-Row = tuple[str, ...]
-"""A sentence, then the tests, each as `path::name`."""
+from tests.support.rows import Row, check_row
 
 LOG: dict[int, Row] = {
     1: (
@@ -465,20 +457,6 @@ GOVERNED: dict[int, Row] = {
 ROWS: dict[int, Row] = LOG | GATE | CONTROL | RUNS | SAVED | GOVERNED
 
 
-@cache
-def named_in(path: str) -> frozenset[str]:
-    """The names of the tests, and of the classes of tests, that stand in a file."""
-    return frozenset(_tests_of(ast.parse((ROOT / path).read_text(encoding="utf-8")).body))
-
-
-def _tests_of(body: list[ast.stmt]) -> Iterator[str]:
-    for node in body:
-        if isinstance(node, ast.ClassDef):
-            yield from (node.name, *_tests_of(node.body))
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield node.name
-
-
 def test_every_reference_row_is_there_once() -> None:
     assert list(ROWS) == list(range(1, 73))
     assert sum(map(len, (LOG, GATE, CONTROL, RUNS, SAVED, GOVERNED))) == len(ROWS)
@@ -486,11 +464,4 @@ def test_every_reference_row_is_there_once() -> None:
 
 @pytest.mark.parametrize("number", ROWS)
 def test_the_tests_of_a_reference_row_exist(number: int) -> None:
-    sentence, *tests = ROWS[number]
-    assert sentence.endswith(".")
-    assert tests
-    assert len(set(tests)) == len(tests)
-    for each in tests:
-        path, _, name = each.partition("::")
-        assert (ROOT / path).is_file(), path
-        assert name in named_in(path), each
+    check_row(ROWS[number])

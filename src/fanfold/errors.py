@@ -44,6 +44,7 @@
 Every class has a stable wire `code`; every error survives pickling with its fields.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Literal, Self
 
@@ -238,6 +239,12 @@ class BudgetExhaustedError(RunError):
         super().__init__(f"Budget exhausted on '{resource}': {reason}")
         self.resource = resource
         self.reason = reason
+
+    @classmethod
+    def saying(cls, text: str, *, resource: str) -> Self:
+        """The error that says `text`, as an outcome tells it; `text` is its reason where it names no resource."""
+        told = re.fullmatch(r"Budget exhausted on '([^']*)': (.*)", text, re.DOTALL)
+        return cls(resource=resource, reason=text) if told is None else cls(resource=told[1], reason=told[2])
 
 
 _BLOCKED_BY: dict[str, Literal["auth", "quota"]] = {"auth": "auth", "quota": "quota"}

@@ -71,7 +71,7 @@ def test_the_plan_names_each_call_with_its_reason_and_spends_nothing(
     assert lines[-1] == "what comes behind depends on their results"
     document = json.loads(fanfold("workflow", "resume", run, "--plan", "--json").out)
     assert (document["schema"], document["is_complete"]) == ("fanfold/workflow-plan/v1", False)
-    assert document["counts"] == {"cached": 1, "rerun": 2, "new": 0, "estimated_tokens": 40}
+    assert document["counts"] == {"cached": 1, "rerun": 2, "new": 0, "not_run": 0, "estimated_tokens": 40}
     assert runs_of(fanfold)[0]["attempt"] == 1
 
 
@@ -98,10 +98,47 @@ def test_a_script_that_fails_at_once_has_no_plan(fanfold: Fanfold, serve: Serve,
     assert fanfold("workflow", "resume", run).code == 1
 
 
-def test_what_a_plan_cannot_show_is_refused(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+def test_a_plan_has_no_events(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
     _, _, run = begun(fanfold, serve, tmp_path)
-    for more in (["--jsonl"], ["--fork"], ["--only-failed"]):
-        assert fanfold("workflow", "resume", run, "--plan", *more).code == 2
+    assert fanfold("workflow", "resume", run, "--plan", "--jsonl").code == 2
+
+
+def test_the_plan_of_what_failed_tells_what_is_kept_and_what_does_not_run(
+    fanfold: Fanfold, serve: Serve, tmp_path: Path
+) -> None:
+    _, model, run = begun(fanfold, serve, tmp_path)
+    ready_script(tmp_path, TEAM.replace("ask about {area}", "ask about {area}{'!' if area == 'c' else ''}"))
+    plan = fanfold("workflow", "resume", run, "--plan", "--only-failed")
+    lines = plan.out.splitlines()
+    assert (plan.code, model.prompts) == (0, [])
+    assert lines[0] == "cached 2 · re-run 1 · new 0 · not run 0 · est. 20 tok, and what follows from them"
+    assert [line.split()[:2] for line in lines if line.startswith("ask:")] == [["ask:b", "re-run"], ["ask:c", "kept"]]
+    assert any("recorded; what is asked there now is not run" in line for line in lines)
+    done = fanfold("workflow", "resume", run, "--only-failed")
+    assert f"plan: {lines[0]}\n" in done.err
+    assert model.prompts[0] == "ask about b"
+    ready_script(tmp_path, TEAM.replace('["a", "b", "c"]', '["a", "b", "c", "d"]'))
+    document = json.loads(fanfold("workflow", "resume", run, "--plan", "--only-failed", "--json").out)
+    assert (document["only_failed"], document["counts"]["not_run"]) == (True, 1)
+    page = fanfold("workflow", "resume", run, "--plan", "--only-failed").out.splitlines()
+    assert any(line.split()[:4] == ["ask:d", "not", "run", "not"] for line in page)
+    assert page[0].startswith("cached 4 · re-run 0 · new 0 · not run 1 · est. 0 tok")
+    assert "1 kept, 1 not run: about 0 tokens (120 already spent)" in page
+
+
+def test_the_plan_of_a_fork_is_that_of_a_new_run(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    _, model, run = begun(fanfold, serve, tmp_path)
+    fork = ("workflow", "resume", run, "--fork", "--args", "areas=a", "--args", "areas=z")
+    plan = fanfold(*fork, "--plan")
+    lines = plan.out.splitlines()
+    assert (plan.code, model.prompts) == (0, [])
+    assert lines[0] == "cached 1 · re-run 1 · new 0 · est. 20 tok, and what follows from them"
+    assert lines[1] == f"in a new run, which begins with the answers of {run} and leaves that as it is"
+    assert "    +ask about z" in lines
+    assert "(0 already spent)" in plan.out
+    assert json.loads(fanfold(*fork, "--plan", "--json").out)["is_fork"]
+    assert f"plan: {lines[0]}\n" in fanfold(*fork).err
+    assert len(runs_of(fanfold)) == 2
 
 
 def test_strict_refuses_a_script_that_has_changed(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:

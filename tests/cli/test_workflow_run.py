@@ -162,11 +162,13 @@ def test_an_approval_that_nobody_gives_is_code_5(fanfold: Fanfold, serve: Serve,
     run = only_run(fanfold)
     assert done.code == 5
     assert f"run {run}: 1 agent waits for an approval" in done.err
-    assert f"resume with: fanfold workflow resume {run} --allow write" in done.err
-    assert f"while it waits: fanfold workflow resume {run} --wait" in done.err
+    [waiting] = json.loads(fanfold("inbox", "--json").out)["waiting"]
+    assert f"answer with: fanfold approve {waiting['id']} or fanfold deny {waiting['id']}\n" in done.err
+    assert f"then go on with: fanfold workflow resume {run}\n" in done.err
+    assert f"or allow it: fanfold workflow resume {run} --allow write" in done.err
     error = json.loads(fanfold("workflow", "run", "team", "--json").err)
-    assert (error["code"], error["waiting"][0]["label"]) == ("PARKED", "edit")
-    assert error["next_command"].endswith("--wait")
+    assert (error["code"], error["waiting"][0]["about"]) == ("PARKED", "edit")
+    assert error["next_command"] == f"fanfold workflow resume {error['run_id']}"
     again = fanfold("workflow", "resume", run, "--allow", "write")
     assert (again.code, again.out) == (0, "done\n")
     assert (tmp_path / "f.txt").read_text() == "x"

@@ -1,12 +1,12 @@
 """Sessions on a scripted model, and what the tests of this room say to a server of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fanfold import Agent, FixedClock, HostEnv, PermissionPolicy, SequentialIds, Session
+from fanfold import Agent, AgentDefinition, FixedClock, HostEnv, PermissionPolicy, SequentialIds, Session
 from fanfold.contracts.codec import decode_fact
 from fanfold.contracts.facts import Fact
 from fanfold.contracts.messages import ModelRequest
@@ -38,11 +38,17 @@ def write_then(text: str) -> Callable[[ModelRequest], Reply]:
 
 @asynccontextmanager
 async def opened(
-    workspace: Path, model: ScriptedModel, *tools: RecordingTool, session_id: str = "s", **options: Any
+    workspace: Path,
+    model: ScriptedModel,
+    *tools: RecordingTool,
+    session_id: str = "s",
+    agents: Mapping[str, AgentDefinition] | None = None,
+    **options: Any,
 ) -> AsyncIterator[Session]:
     async with await Agent.create_async(
         models={"scripted/model": model},
         tools={tool.spec.name: tool for tool in tools},
+        agents=agents,
         host_env=HostEnv(clock=FixedClock(1_000), ids=SequentialIds("id")),
     ) as agent:
         options = {"permission_policy": ASKING, **options}

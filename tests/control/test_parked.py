@@ -9,7 +9,8 @@ import pytest
 
 from fanfold import FileSessionStore, HostEnv, StepOutcome
 from fanfold.contracts.messages import ASK_USER, ModelRequest, ToolMessage
-from fanfold.control.parked import Answer, Parked, parked_in, parked_steps, record_answer
+from fanfold.control.parked import parked_in, parked_steps, record_answer
+from fanfold.control.parked_calls import Answer, Parked
 from fanfold.control.waiting import Waiting
 from fanfold.errors import AlreadyActiveError, ControlError, CorruptLogError, ParkedError, SessionBusyError
 from fanfold.orchestration.journal import WorkflowJournal

@@ -14,7 +14,7 @@ from fanfold.cli.run_tree import PlainRun
 from fanfold.cli.run_tree_state import RunTree, text_of
 from fanfold.cli.runs_here import find_run, next_command, run_files, status_text
 from fanfold.cli.stopping import run_until_stopped
-from fanfold.cli.workflow_endings import refusals
+from fanfold.cli.workflow_refusals import refusals
 from fanfold.contracts.events import AgentEvent
 from fanfold.protocols import WorkflowFiles
 from fanfold.workflow.runs import run_summary

@@ -10,7 +10,7 @@ from fanfold.cli.options import console_options, json_option, workspace_option
 from fanfold.cli.render import table
 from fanfold.cli.runs_here import run_files, summary_json
 from fanfold.cli.tally import seconds_text, tokens_text
-from fanfold.cli.workflow_endings import refusals
+from fanfold.cli.workflow_refusals import refusals
 from fanfold.contracts.workflow_runs import RunSummary
 from fanfold.workflow.runs import all_runs
 

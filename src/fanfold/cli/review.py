@@ -17,8 +17,9 @@ from fanfold.cli.review_run import Job, run_review
 from fanfold.cli.run_tree import run_view_for
 from fanfold.cli.runs_here import command_for, find_run, run_files
 from fanfold.cli.stopping import run_until_stopped
-from fanfold.cli.workflow_endings import Again, end, refusals, stopped
+from fanfold.cli.workflow_endings import Again, end, stopped
 from fanfold.cli.workflow_job import Heard, Setup, place_in
+from fanfold.cli.workflow_refusals import refusals
 from fanfold.contracts.messages import NO_USAGE
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.workflow_runs import WorkflowResult

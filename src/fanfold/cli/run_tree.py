@@ -12,10 +12,11 @@ from fanfold.cli.console import Console
 from fanfold.cli.progress import JsonLines, Silent
 from fanfold.cli.run_tree_rows import money_text
 from fanfold.cli.run_tree_state import AgentRow, RunTree, amount_of, count_of, object_of, text_of
-from fanfold.cli.runs_here import reason_text
 from fanfold.cli.tally import Tally, seconds_text, tokens_text
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject
+from fanfold.errors import BudgetExhaustedError
+from fanfold.kernel.reason_text import reason_text
 
 _LONGEST_NAME = 60
 _LONGEST_REASON = 160
@@ -172,6 +173,10 @@ def _reason(fault: JsonObject) -> str:
     return reason_text(text_of(fault.get("code")), cut(text_of(fault.get("message")), _LONGEST_REASON))
 
 
+def _budget_reason(message: str) -> str:
+    return cut(BudgetExhaustedError.saying(message, resource="").reason, _LONGEST_REASON)
+
+
 def notice_text(payload: JsonObject) -> str:
     """A `task_notification` in one line."""
     counts = object_of(payload.get("counts"))
@@ -187,7 +192,8 @@ def notice_text(payload: JsonObject) -> str:
         parts.append(money_text(cost))
     parts.append(seconds_text(count_of(payload.get("duration_ms")) / 1000))
     if error := object_of(payload.get("error")):
-        parts.append(_reason(error))
+        is_budget = reason == "budget_exhausted"  # of which the status has told by now
+        parts.append(_reason(error) if not is_budget else _budget_reason(text_of(error.get("message"))))
     if path := text_of(payload.get("output_file")):
         parts.append(path)
     return " · ".join(parts)

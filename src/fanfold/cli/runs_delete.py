@@ -9,7 +9,7 @@ from fanfold.cli.options import console_options, json_option, workspace_option
 from fanfold.cli.runs_deleting import Deleted, delete_runs, is_wanted, size_text
 from fanfold.cli.runs_here import find_run, run_files
 from fanfold.cli.stopping import run_until_stopped
-from fanfold.cli.workflow_endings import refusals
+from fanfold.cli.workflow_refusals import refusals
 from fanfold.errors import WorkflowInputError
 from fanfold.protocols import WorkflowFiles
 from fanfold.workflow.runs import run_summary

@@ -12,7 +12,7 @@ from fanfold.cli.options import console_options, json_option, workspace_option
 from fanfold.cli.run_tree_rows import money_text
 from fanfold.cli.runs_here import find_run, run_files
 from fanfold.cli.tally import tokens_text
-from fanfold.cli.workflow_endings import refusals
+from fanfold.cli.workflow_refusals import refusals
 from fanfold.contracts.workflow_runs import ComparedCall, RunComparison
 from fanfold.kernel.run_compare import compare_runs
 from fanfold.protocols import WorkflowFiles

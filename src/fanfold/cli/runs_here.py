@@ -12,7 +12,8 @@ from fanfold.cli.default_model import default_model
 from fanfold.cli.endings import NotThereError
 from fanfold.cli.waiting_text import time_text
 from fanfold.contracts.record import JsonObject
-from fanfold.contracts.workflow_runs import RunCounts, RunFailure, RunSummary
+from fanfold.contracts.workflow_runs import RunCounts, RunFailure, RunSummary, WorkflowSnapshot
+from fanfold.kernel.reason_text import reason_text
 from fanfold.nearest import did_you_mean
 from fanfold.protocols import WorkflowFiles
 from fanfold.stores.run_files import open_run_files
@@ -125,11 +126,6 @@ def failure_lines(failures: Sequence[RunFailure], most: int) -> list[str]:
     return [*lines, f"  … and {len(failures) - most} more"] if len(failures) > most else lines
 
 
-def reason_text(code: str, message: str) -> str:
-    """Both; of an exception that is not ours the message tells its code, the class, already."""
-    return message if message.startswith(f"{code}: ") else f"{code}: {message}" if message else code
-
-
 def _name_of(failure: RunFailure) -> str:
     line = "" if failure.line is None else f", line {failure.line}"
     return f"{cut(failure.label, _LONGEST_NAME)} ({failure.where}{line})" if failure.label else f"{failure.where}{line}"
@@ -140,8 +136,13 @@ def next_command(run: RunSummary) -> str | None:
     snapshot = run.snapshot
     if run.is_alive or snapshot is None or run.status == "completed":
         return None
-    model = () if snapshot.model is None or snapshot.model == default_model() else ("--model", snapshot.model)
-    return command_for("resume", run.run_id, (*model, *_NEEDED.get(snapshot.reason or "", ())))
+    return resume_command(snapshot, *_NEEDED.get(snapshot.reason or "", ()))
+
+
+def resume_command(run: WorkflowSnapshot, *options: str) -> str:
+    """What goes on with it on the model that it had."""
+    model = () if run.model is None or run.model == default_model() else ("--model", run.model)
+    return command_for("resume", run.run_id, (*model, *options))
 
 
 def command_for(verb: str, run_id: str, options: Sequence[str] = ()) -> str:

@@ -11,7 +11,7 @@ from fanfold.cli.render import table
 from fanfold.cli.runs_here import counts_text, listing, run_files, status_text, summary_json
 from fanfold.cli.tally import seconds_text, tokens_text
 from fanfold.cli.waiting_text import time_text
-from fanfold.cli.workflow_endings import refusals
+from fanfold.cli.workflow_refusals import refusals
 from fanfold.contracts.workflow_runs import RunCounts, RunStatus, RunSummary
 from fanfold.workflow.runs import all_runs
 

@@ -13,7 +13,7 @@ from fanfold.cli.runs_deleting import Deleted, delete_runs, is_wanted, left_json
 from fanfold.cli.runs_here import run_files, status_text
 from fanfold.cli.stopping import run_until_stopped
 from fanfold.cli.waiting_text import time_text
-from fanfold.cli.workflow_endings import refusals
+from fanfold.cli.workflow_refusals import refusals
 from fanfold.contracts.workflow_runs import RunSummary
 from fanfold.errors import WorkflowInputError
 from fanfold.protocols import WorkflowFiles

@@ -20,17 +20,17 @@ from fanfold.cli.runs_here import (
     failure_lines,
     find_run,
     next_command,
-    reason_text,
     run_files,
     status_text,
     summary_json,
 )
 from fanfold.cli.tally import seconds_text, tokens_text
 from fanfold.cli.waiting_text import time_text
-from fanfold.cli.workflow_endings import refusals
+from fanfold.cli.workflow_refusals import refusals
 from fanfold.contracts.record import JsonObject, Record
 from fanfold.contracts.workflow_runs import RunSummary, WorkflowSnapshot
 from fanfold.errors import WorkflowInputError
+from fanfold.kernel.reason_text import reason_text
 from fanfold.kernel.run_entries import RunEntry
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.protocols import WorkflowFiles

@@ -12,16 +12,20 @@ import msgspec
 from fanfold.cli.console import Console
 from fanfold.cli.going_on import command_for
 from fanfold.cli.opening import open_store
+from fanfold.cli.runs_here import resume_command, run_files
 from fanfold.cli.waiting_here import Here, look_here
 from fanfold.cli.waiting_text import commands_for
 from fanfold.control import client, wire
-from fanfold.control.parked import Answer, record_answer
+from fanfold.control.parked import record_answer
+from fanfold.control.parked_calls import Answer
 from fanfold.control.waiting import Waiting
 from fanfold.env import HostEnv
-from fanfold.errors import ControlError, SessionBusyError
+from fanfold.errors import AlreadyActiveError, ControlError, SessionBusyError
 from fanfold.session.inbox import Approval
+from fanfold.workflow.runs import snapshot_of
 
 MAP_PREFIX = "map-"
+_IN_PROGRAM = "session.workflows.run(resume_from_run_id='{}'), in the program that has its script"
 _KINDS = {"approval": "a tool call, which waits for an approval", "question": "a question, which waits for an answer"}
 
 
@@ -33,12 +37,14 @@ class Settled(msgspec.Struct, frozen=True):
     what: What
     goes_on: bool
     """Its run does, by itself."""
+    resume: str | None = None
+    """What goes on with the workflow run that it was recorded in."""
 
     @property
     def next_command(self) -> str | None:
         """What to run now; None where there is nothing, or no command that could be known."""
         if self.waiting.source != "session":
-            return None
+            return self.resume
         return f"{command_for(self.waiting.owner)} {'PROMPT' if self.what == 'denied' else '--resume'}"
 
     def text(self) -> str:
@@ -57,6 +63,9 @@ class Settled(msgspec.Struct, frozen=True):
                 return f"go on with: {self.next_command}"
             case "workflow":
                 return f"recorded: {_again(owner)}" + (" (the step ends as denied)" if self.what == "denied" else "")
+            case "run":
+                denied = " (the agent ends as denied)" if self.what == "denied" else ""
+                return f"recorded: go on with: {self.resume or _IN_PROGRAM.format(owner)}{denied}"
 
 
 def settle(console: Console, typed: str, answer_to: Callable[[Waiting], Answer], kind: str, *, as_json: bool) -> None:
@@ -82,7 +91,15 @@ async def _settle(console: Console, typed: str, answer_to: Callable[[Waiting], A
         raise click.UsageError(f"'{waiting.id}' is {_KINDS[waiting.kind]}: {' or '.join(commands_for(waiting))}")
     answer = answer_to(waiting)
     goes_on = await _given(here, waiting, answer)
-    return Settled(waiting, _what(answer), goes_on)
+    return Settled(waiting, _what(answer), goes_on, await _resume(waiting))
+
+
+async def _resume(waiting: Waiting) -> str | None:
+    """None where nothing was recorded in a run, and for one that only its program can go on with."""
+    if waiting.source != "run":
+        return None
+    run = await snapshot_of(run_files(), waiting.owner)
+    return None if run.kind == "registered" else resume_command(run)
 
 
 def _what(answer: Answer) -> What:
@@ -97,7 +114,7 @@ async def _given(here: Here, waiting: Waiting, answer: Answer) -> bool:
     try:
         async with open_store() as store:
             await record_answer(waiting, answer, Path.cwd(), store, HostEnv())
-    except SessionBusyError as error:
+    except (SessionBusyError, AlreadyActiveError) as error:
         raise error.with_hint("it runs just now, and can only be answered there") from None
     return False
 

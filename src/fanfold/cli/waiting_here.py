@@ -13,8 +13,11 @@ from fanfold.cli.cells import cut
 from fanfold.cli.console import Console
 from fanfold.cli.endings import NotThereError
 from fanfold.cli.opening import open_store
+from fanfold.cli.runs_here import run_files
 from fanfold.control.client import LiveServer, look
-from fanfold.control.parked import Parked, parked_in, parked_steps
+from fanfold.control.parked import parked_in, parked_steps
+from fanfold.control.parked_calls import Parked
+from fanfold.control.parked_runs import parked_agents
 from fanfold.control.waiting import Waiting, matching
 from fanfold.control.wire import LiveSession, Seen
 from fanfold.nearest import did_you_mean
@@ -95,7 +98,8 @@ async def look_here() -> Here:
         parked = await parked_in(workspace, store)
     live = [LiveOne(server, session) for server, seen in found.answered for session in seen.sessions]
     waiting = _live([seen for _, seen in found.answered], parked)
-    waiting += _not_run(parked.waiting, [each.session for each in live], {each.id for each in waiting})
+    told_by = {seen.process for _, seen in found.answered}
+    waiting += _not_run(parked.waiting, [each.session for each in live], told_by, {each.id for each in waiting})
     notes = [f"{error}; what waits there is not listed" for _, error in found.silent]
     notes += [f"process {seen.process}: {seen.left_out} more wait" for _, seen in found.answered if seen.left_out]
     notes += [f"{name} cannot be read: {error}" for name, error in parked.unreadable.items()]
@@ -113,6 +117,11 @@ def parked_in_workflow(workflow_id: str) -> list[Waiting]:
             return await parked_steps(store, workflow_id)
 
     return asyncio.run(found())
+
+
+def parked_in_run(run_id: str) -> list[Waiting]:
+    """What its journal has left parked."""
+    return asyncio.run(parked_agents(run_files(), run_id))
 
 
 def _live(answered: Sequence[Seen], parked: Parked) -> list[Waiting]:
@@ -134,12 +143,16 @@ def _live(answered: Sequence[Seen], parked: Parked) -> list[Waiting]:
     return [*named, *(each for each in resting.values() if each.id not in count)]
 
 
-def _not_run(parked: Sequence[Waiting], live: Sequence[LiveSession], listed: set[str]) -> list[Waiting]:
-    """Without those of sessions and workflows that a process runs: it has told of them itself."""
+def _not_run(
+    parked: Sequence[Waiting], live: Sequence[LiveSession], told_by: set[int], listed: set[str]
+) -> list[Waiting]:
+    """Without those of sessions, workflows and runs that a process runs which has told of them itself."""
     sessions = {each.session_id for each in live if each.run_id is not None}
     workflows = {each.name for each in live} - {each.session_id for each in live}
     return [
         each
         for each in parked
-        if each.owner not in (workflows if each.source == "workflow" else sessions) and each.id not in listed
+        if each.owner not in (workflows if each.source == "workflow" else sessions)
+        and each.process not in told_by
+        and each.id not in listed
     ]

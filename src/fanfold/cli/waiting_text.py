@@ -8,7 +8,7 @@ from fanfold.cli.cells import one_line
 from fanfold.contracts.record import JsonObject
 from fanfold.control.waiting import Waiting
 
-_SOURCES = {"live": "its run waits", "session": "parked", "workflow": "parked"}
+_KINDS = {"live": "session", "session": "session", "workflow": "workflow", "run": "workflow run"}
 
 
 def commands_for(waiting: Waiting) -> list[str]:
@@ -42,12 +42,13 @@ def time_text(ms: int) -> str:
 
 
 def _whose(waiting: Waiting) -> str:
-    parts = [f"{'workflow' if waiting.source == 'workflow' else 'session'} {waiting.owner}"]
+    parts = [f"{_KINDS[waiting.source]} {waiting.owner}"]
     if waiting.step is not None:
         parts.append(f"step {waiting.step}" + ("" if waiting.about is None else f" ({waiting.about})"))
-    is_resting = waiting.source == "live" and waiting.since_ms is None  # left parked, in a session that is open
+    # A live one of no time was left parked, in a session that is open.
+    is_parked = waiting.process is None or (waiting.source == "live" and waiting.since_ms is None)
     parts.append(
-        ("parked" if is_resting else _SOURCES[waiting.source])
+        ("parked" if is_parked else "its run waits")
         + ("" if waiting.process is None else f" in process {waiting.process}")
     )
     if waiting.since_ms is not None:

@@ -5,8 +5,8 @@ import click
 from fanfold.cli.console import Console
 from fanfold.cli.options import console_options, workspace_option
 from fanfold.cli.workflow_attend import require_approved
-from fanfold.cli.workflow_endings import refusals
 from fanfold.cli.workflow_named import find_script, open_project
+from fanfold.cli.workflow_refusals import refusals
 from fanfold.workflow.scripts import Script
 
 

@@ -7,7 +7,7 @@ from fanfold.cli.console import Console
 from fanfold.cli.endings import NotThereError
 from fanfold.cli.runs_here import counts_text, find_run, next_command, run_files, status_text, summary_json
 from fanfold.cli.stopping import run_until_stopped
-from fanfold.cli.workflow_endings import refusals
+from fanfold.cli.workflow_refusals import refusals
 from fanfold.contracts.workflow_runs import RunSummary, RunVerb
 from fanfold.workflow.runs import end_run, run_summary
 

@@ -1,67 +1,21 @@
-"""How commands about workflows end: what refuses one, and what a run came to, as errors that have their exit codes."""
+"""What a run came to, as errors that have their exit codes."""
 
-import re
-from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 
 from fanfold.cli.cells import cut, one_line
-from fanfold.cli.endings import FailedStepsError, NotThereError, StoppedBySignal, WaitingError
-from fanfold.cli.runs_here import counts_text, listing, reason_text
+from fanfold.cli.endings import FailedStepsError, StoppedBySignal, WaitingError
+from fanfold.cli.runs_here import counts_text
 from fanfold.cli.tally import counted
-from fanfold.cli.waiting_text import time_text
+from fanfold.cli.waiting_here import parked_in_run
+from fanfold.cli.waiting_text import commands_for, time_text, waiting_json
+from fanfold.cli.workflow_refusals import RunFailedError
 from fanfold.contracts.workflow_runs import RunSummary, WorkflowResult
-from fanfold.errors import AlreadyActiveError, BudgetExhaustedError, FanfoldError, ParkedError, WorkflowInputError
+from fanfold.errors import BudgetExhaustedError, ParkedError
+from fanfold.kernel.reason_text import reason_text
 from fanfold.orchestration.ledger import RESOURCE
 
-_NOT_THERE = frozenset({"run_not_found", "unknown_workflow", "bad_run_id"})
-_BROKEN = frozenset({"store_unwritable", "journal_missing", "journal_refused", "wrong_moment"})
-_LISTINGS = {"run_not_found": "fanfold runs list", "unknown_workflow": "fanfold workflow list"}
-_HINTS = {
-    "journal_missing": "what it had finished cannot be used any more; begin a new run",
-    "store_unwritable": "nothing was started; make room there, or let it be written",
-    "args_mismatch": "add --fork for a new run, which begins with what this one has recorded",
-}
-
-
 _LONGEST_REASON = 300
-
-
-class RunFailedError(FanfoldError):
-    """The run, or its files, cannot do what was asked."""
-
-    code = "RUN_FAILED"
-
-
-@contextmanager
-def refusals(run_id: str | None = None, holder: str | None = None) -> Generator[None]:
-    """Give what refuses a workflow, or the run `run_id`, the kind that has its exit code; its own code stays.
-
-    Raises:
-        NotThereError: there is no such run or workflow.
-        AlreadyActiveError: `run_id` runs elsewhere, in `holder`.
-        RunFailedError: its files cannot be used.
-        WorkflowInputError: everything else, for which the command line has to be changed.
-    """
-    try:
-        yield
-    except WorkflowInputError as error:
-        raise _ending_of(error, run_id, holder) from error
-
-
-def _ending_of(error: WorkflowInputError, run_id: str | None, holder: str | None) -> FanfoldError:
-    ended: FanfoldError = error
-    if error.code == "already_active" and run_id is not None:
-        return AlreadyActiveError(name=f"workflow run/{run_id}", holder=holder).with_hint(
-            f"follow it with: fanfold logs -f {run_id}\nor stop it with: fanfold workflow stop {run_id}"
-        )
-    if error.code in _NOT_THERE:
-        ended = NotThereError(str(error))
-    elif error.code in _BROKEN:
-        ended = RunFailedError(str(error))
-    ended.code = error.code
-    known = _LISTINGS.get(error.code)
-    ended.hint = error.hint or (_HINTS.get(error.code) if known is None else listing(known))
-    return ended
+_MOST_ANSWERS = 10
 
 
 _REASONS = {
@@ -70,8 +24,6 @@ _REASONS = {
     "requested": "as somebody has asked for",
     "unreachable": "the model's side does not answer",
 }
-_BUDGET = re.compile(r"Budget exhausted on '(?P<resource>[^']*)': (?P<reason>.*)", re.DOTALL)
-
 Again = Callable[..., str]
 """(verb, run id, further options): the command that goes on with a run."""
 
@@ -123,31 +75,31 @@ def _failed(result: WorkflowResult) -> str:
 
 
 def _over_budget(result: WorkflowResult, again: Again) -> BudgetExhaustedError:
-    found = _BUDGET.fullmatch("" if result.error is None else result.error.message)
-    resource, reason = (found["resource"], found["reason"]) if found else (RESOURCE, "all of it is spent")
+    said = "all of it is spent" if result.error is None else result.error.message
     more = again("resume", result.run_id, "--budget", "TOKENS")
-    return BudgetExhaustedError(resource=resource, reason=reason).with_hint(
+    return BudgetExhaustedError.saying(said, resource=RESOURCE).with_hint(
         f"it covers all attempts of run {result.run_id}, and what is finished is kept; resume with more: {more}"
     )
 
 
 def _parked(result: WorkflowResult, again: Again, tools: Collection[str]) -> WaitingError:
-    waiting = [each for each in result.failures if each.code == ParkedError.code]
-    who = "1 agent waits" if len(waiting) == 1 else f"{len(waiting)} agents wait"
-    resume = again("resume", result.run_id)
+    agents = sum(each.code == ParkedError.code for each in result.failures)
+    who = "1 agent waits" if agents == 1 else f"{agents} agents wait"
+    resume, waiting = again("resume", result.run_id), parked_in_run(result.run_id)
     error = WaitingError(
         f"run {result.run_id}: {who} for an approval or an answer, and nobody can be asked here",
         {
             "run_id": result.run_id,
-            "waiting": [{"where": each.where, "label": each.label, "message": each.message} for each in waiting],
-            "next_command": resume if "--wait" in resume.split() else f"{resume} --wait",
+            "waiting": [waiting_json(each) for each in waiting],
+            "next_command": resume,
         },
     )
-    rules = " ".join(f"--allow {tool}" for tool in sorted(tools))
-    return error.with_hint(
-        f"resume with: {again('resume', result.run_id)} {rules or '--allow TOOL'}\n"
-        f"or answer from another terminal (fanfold inbox) while it waits: {error.details['next_command']}"
-    )
+    rules = [word for tool in sorted(tools) for word in ("--allow", tool)]
+    lines = ["see what waits with: fanfold inbox"]
+    lines += [f"answer with: {' or '.join(commands_for(each))}" for each in waiting[:_MOST_ANSWERS]]
+    lines += [f"then go on with: {resume}"]
+    lines += [f"or allow it: {again('resume', result.run_id, *rules)}"] if rules else []
+    return error.with_hint("\n".join(lines))
 
 
 def _paused(result: WorkflowResult) -> RunFailedError:

@@ -17,8 +17,8 @@ from fanfold.cli.run_tree import RunView
 from fanfold.cli.runs_here import command_for
 from fanfold.cli.serving import served
 from fanfold.cli.waiting_note import WaitingNote
-from fanfold.cli.workflow_endings import RunFailedError
 from fanfold.cli.workflow_plan_text import plan_line, plan_notes
+from fanfold.cli.workflow_refusals import RunFailedError
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.workflow_runs import RunSummary, WorkflowLaunch, WorkflowLimits, WorkflowPlan, WorkflowResult
@@ -87,11 +87,6 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         """None: there is none, or the one that is kept with the run."""
         return self.script.text if self.script is not None and self.is_inline else None
 
-    @property
-    def is_plain_resume(self) -> bool:
-        """One that a plan can tell of."""
-        return self.run_id is not None and not self.fork and not self.only_failed
-
 
 class Heard:
     """Hears a run on behalf of its view, and keeps what the end is told with."""
@@ -122,7 +117,7 @@ async def run_job(launch: Launch, setup: Setup, heard: Heard, console: Console, 
         WorkflowInputError, ConfigError, UsageError: before anything was started.
     """
     async with opened(launch, setup) as (agent, session):
-        if launch.is_plain_resume and is_told:
+        if launch.run_id is not None and is_told:
             await _tell_plan(session.workflows, launch, console)
         async with heard.view:
             started = await _launched(session.workflows, launch, setup, agent, heard)
@@ -170,7 +165,13 @@ async def _tell_plan(workflows: WorkflowRuntime, launch: Launch, console: Consol
 
 
 async def _planned(workflows: WorkflowRuntime, launch: Launch) -> WorkflowPlan | BaseException:
-    return await workflows.plan_async(launch.run_id or "", args=launch.args, script=launch.inline_text)
+    return await workflows.plan_async(
+        launch.run_id or "",
+        args=launch.args,
+        script=launch.inline_text,
+        fork=launch.fork,
+        only_failed=launch.only_failed,
+    )
 
 
 @asynccontextmanager

@@ -13,11 +13,11 @@ from fanfold.cli.runs_here import find_run, next_command, run_files, status_text
 from fanfold.cli.stopping import run_until_stopped
 from fanfold.cli.workflow_args import parse_arguments
 from fanfold.cli.workflow_attend import attend, require_approved
-from fanfold.cli.workflow_endings import refusals
 from fanfold.cli.workflow_job import Launch, Setup, plan_job
 from fanfold.cli.workflow_named import Project, find_script, is_in_project, open_project, read_script_text, script_at
 from fanfold.cli.workflow_output import Output
 from fanfold.cli.workflow_plan_text import plan_page
+from fanfold.cli.workflow_refusals import refusals
 from fanfold.contracts.workflow_runs import RunSummary, WorkflowPlan, WorkflowSnapshot
 from fanfold.errors import WorkflowInputError
 from fanfold.protocols import WorkflowFiles
@@ -47,8 +47,8 @@ def resume(
     file: Path | None,
 ) -> None:
     """Go on with the run that is called `run`, or only say what that would do."""
-    if how.is_plan:
-        _check_plan(how, output)
+    if how.is_plan and output == "jsonl":
+        raise click.UsageError("a plan has no events for --jsonl; use --json")
     with refusals():
         standing = asyncio.run(_standing(run_files(), run))
         snapshot = standing.snapshot
@@ -78,13 +78,6 @@ def resume(
             _show_plan(run_until_stopped(plan_job(launch, setup)), console, output, is_strict=how.strict)
         else:
             attend(launch, setup, console, output, output_file, allow_failures=allow_failures)
-
-
-def _check_plan(how: Resume, output: Output) -> None:
-    if output == "jsonl":
-        raise click.UsageError("a plan has no events for --jsonl; use --json")
-    if how.fork or how.only_failed:
-        raise click.UsageError("--plan is of a plain resume: leave out --fork and --only-failed")
 
 
 def _not_paused(run: RunSummary) -> WorkflowInputError:
@@ -136,6 +129,7 @@ def _show_plan(plan: WorkflowPlan, console: Console, output: Output, *, is_stric
             "cached": plan.count("cached"),
             "rerun": plan.count("re-run"),
             "new": plan.count("new"),
+            "not_run": plan.count("not run"),
             "estimated_tokens": plan.estimated_tokens,
         }
         console.write_json({"schema": "fanfold/workflow-plan/v1", **plan.to_dict(), "counts": counts})

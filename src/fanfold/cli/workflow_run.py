@@ -10,11 +10,11 @@ from fanfold.cli.console import Console
 from fanfold.cli.out_file import OutFile
 from fanfold.cli.workflow_args import parse_arguments
 from fanfold.cli.workflow_attend import attend, require_approved
-from fanfold.cli.workflow_endings import refusals
 from fanfold.cli.workflow_job import Launch, Setup
 from fanfold.cli.workflow_named import find_script, is_in_project, open_project, read_script_text
 from fanfold.cli.workflow_options import run_options
 from fanfold.cli.workflow_output import Output
+from fanfold.cli.workflow_refusals import refusals
 from fanfold.errors import WorkflowInputError
 from fanfold.workflow.scripts import read_script
 

@@ -16,6 +16,8 @@ RunStatus = Literal["running", "completed", "completed_with_failures", "failed",
 AgentStatus = Literal["queued", "started", "done", "cached", "failed", "cancelled", "skipped"]
 SourceKind = Literal["registered", "file", "shipped", "inline"]
 RunVerb = Literal["stop", "pause"]
+PlanAction = Literal["cached", "re-run", "new", "not run"]
+"""The last one only of a resume of what failed: the call fails, for nothing is recorded that answers it."""
 
 
 class WorkflowMeta(Record, frozen=True, kw_only=True):
@@ -211,7 +213,7 @@ class PlannedCall(Record, frozen=True, kw_only=True):
     where: str
     label: str
     phase: str | None = None
-    action: Literal["cached", "re-run", "new"]
+    action: PlanAction
     reason: str
     """`recorded`, `prompt changed`, `schema changed`, `failed before: ...`, `in doubt`, `not recorded`, ..."""
     changes: tuple[str, ...] | None = None
@@ -231,8 +233,14 @@ class WorkflowPlan(Record, frozen=True, kw_only=True):
     """Recorded calls that were not asked for, or not yet."""
     script_changed: bool = False
     spent_tokens: int = 0
+    """By the run so far; a fork has spent nothing."""
+    is_fork: bool = False
+    """Of a new run, which leaves this one as it is."""
+    only_failed: bool = False
+    error: RunFault | None = None
+    """With which the script ends, as far as it is played."""
 
-    def count(self, action: Literal["cached", "re-run", "new"]) -> int:
+    def count(self, action: PlanAction) -> int:
         return sum(call.action == action for call in self.calls)
 
     @property

@@ -11,7 +11,7 @@ from fanfold.session.inbox import PendingConfirmation, PendingQuestion, is_quest
 _CHILD_PREFIX = child_session_id("")
 
 
-Source = Literal["live", "session", "workflow"]
+Source = Literal["live", "session", "workflow", "run"]
 
 
 class Waiting(Record, frozen=True, kw_only=True):
@@ -21,9 +21,9 @@ class Waiting(Record, frozen=True, kw_only=True):
     kind: Literal["approval", "question"]
     source: Source
     """`live`: its run waits, and goes on with the answer. The others are parked: nobody runs them, the answer is
-    recorded, and the next run goes on from it."""
+    recorded, and the next run goes on from it. `workflow`: of a resumable fan-out; `run`: a workflow run."""
     owner: str
-    """The session or the workflow."""
+    """The session, the workflow or the workflow run."""
     call_id: str
     """What its owner knows it as."""
     step: str | None = None
@@ -37,7 +37,7 @@ class Waiting(Record, frozen=True, kw_only=True):
     allow_free_text: bool | None = None
     since_ms: int | None = None
     process: int | None = None
-    """Of a live one."""
+    """That runs it just now."""
     is_cut: bool | None = None
     """True: the arguments or the question were too long for the wire, and are not all here."""
 
@@ -107,9 +107,11 @@ def of_parked_call(
 
 
 def matching(waiting: Sequence[Waiting], typed: str) -> list[Waiting]:
-    """Those that `typed` may mean: the one of that id, else all whose id ends with it at a `/`."""
+    """Those that `typed` may mean: the one of that id, else all whose id ends with it at a `/`, else at a `-`, for what
+    tells the agents of one run apart is the end of their long task ids."""
     exact = [each for each in waiting if each.id == typed]
-    return exact or [each for each in waiting if each.id.endswith(f"/{typed}")]
+    whole = exact or [each for each in waiting if each.id.endswith(f"/{typed}")]
+    return whole or [each for each in waiting if each.id.endswith(f"-{typed}")]
 
 
 def waiting_id(owner: str, call_id: str) -> str:

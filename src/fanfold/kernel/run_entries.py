@@ -38,6 +38,8 @@ class RunEntry(msgspec.Struct, gc=False):  # there is one for each call: the col
     """`seq` of the last one."""
     has_ended: bool = False
     """An attempt has ended behind the turns."""
+    has_been_answered: bool = False
+    """Behind that end a person has answered the call that it waits for: it goes on wherever its turn stands by now."""
     is_claimed: bool = False
     is_superseded: bool = False
     """A later entry has the same key: that one counts."""
@@ -81,6 +83,11 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def has_ended(self) -> bool:
         """An attempt has ended behind the turns, and its result tells what they took."""
         return self.entry is not None and self.entry.has_ended
+
+    @property
+    def has_been_answered(self) -> bool:
+        """A person has answered, behind that end, what the agent waits for."""
+        return self.entry is not None and self.entry.has_been_answered
 
     @property
     def moved(self) -> Moved | None:

@@ -28,6 +28,7 @@ from fanfold.contracts.run_journal import (
 from fanfold.errors import WorkflowInputError
 from fanfold.kernel.call_identity import CallMeaning
 from fanfold.kernel.changed_lines import changed_lines
+from fanfold.kernel.reason_text import reason_text
 from fanfold.kernel.run_entries import Claim, RunEntry
 from fanfold.kernel.run_view import RunJournalView, refused
 
@@ -211,7 +212,7 @@ def _why_again(entry: RunEntry) -> str:
     if entry.result.status == "cancelled":
         return "cancelled before"
     fault = entry.result.error
-    why = "" if fault is None else f": {fault.code}: {fault.message.strip().partition(chr(10))[0]}"
+    why = "" if fault is None else f": {reason_text(fault.code, fault.message.strip().partition(chr(10))[0])}"
     return f"failed before{why}"[:_MAX_REASON_CHARS]
 
 

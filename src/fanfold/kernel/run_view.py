@@ -170,7 +170,7 @@ class RunJournalView:
             entry.result = record
         else:
             entry.result = msgspec.structs.replace(record, path=entry.path)
-        entry.has_ended = True
+        entry.has_ended, entry.has_been_answered = True, False
         if is_live or entry.is_answer:
             entry.turns = ()
         return None
@@ -190,7 +190,9 @@ class RunJournalView:
             return f"turns of call {record.seq} are missing"
         if not is_live:
             entry.turns = record.facts if first == 1 else (*entry.turns, *record.facts)
-        entry.last_fact, entry.has_ended = last, False
+        # What comes behind a result is a person's answer, which takes nothing that was not counted.
+        entry.last_fact, entry.has_ended = last, entry.result is not None
+        entry.has_been_answered = entry.has_ended
         return None
 
     def _take_moved(self, record: Moved) -> str | None:
@@ -209,6 +211,7 @@ class RunJournalView:
         if older is not None and older.identity == entry.identity:
             older.is_superseded = True
             entry.turns, entry.last_fact, entry.has_ended = older.turns, older.last_fact, older.has_ended
+            entry.has_been_answered = older.has_been_answered
             if not older.is_claimed:  # else whoever claimed it is about to go on from them
                 older.turns = ()
         self._keyed[entry.key] = entry

@@ -181,6 +181,8 @@ class Launcher:
             limits=self._limits,
             nested=Nested(self._registry, self._gate, self._limits),
             script_changed=source.script.sha256 != source.before.script_sha256,
+            is_fork=request.fork,
+            only_failed=request.only_failed,
         )
 
     async def _resolved(self, request: LaunchRequest) -> _Source:

@@ -8,32 +8,54 @@ from collections.abc import Awaitable, Callable
 
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject, JsonValue
-from fanfold.contracts.workflow_runs import PlannedCall, WorkflowLimits, WorkflowPlan
+from fanfold.contracts.workflow_runs import PlannedCall, RunFault, WorkflowLimits, WorkflowPlan
+from fanfold.errors import WorkflowAgentError
 from fanfold.kernel.run_entries import Claim
-from fanfold.kernel.run_journal import NOT_RECORDED, miss_reason
+from fanfold.kernel.run_journal import NOT_RECORDED, copied_records, miss_reason, read_run_journal
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.orchestration.fanout import stand_in
 from fanfold.orchestration.ledger import FIRST_ESTIMATE
 from fanfold.workflow.host import PlacedCall, PlayNested, Profiles, RunHost
 from fanfold.workflow.lanes import Lane
+from fanfold.workflow.only_failed import failed_lanes
 from fanfold.workflow.playing import ReadyScript, play_script
 from fanfold.workflow.progress import Progress
+from fanfold.workflow.scripts import Script, fault_code, fault_line, fault_text
 
 QUIET_SECONDS = 0.05
 """A script of which nothing was heard for so long has gone as far as it can."""
 QUIET_IN_SANDBOX_SECONDS = 0.3
 GRACE_SECONDS = 5.0
 """For a script that was cancelled, and may swallow it."""
+RECORDED = "recorded"
+_KEPT = "recorded; what is asked there now is not run"
+_NOT_RUN = "nothing has failed there"
 
 
 class _Planned:
     """An `Ask` that has no answers."""
 
-    def __init__(self, view: RunJournalView) -> None:
+    def __init__(self, view: RunJournalView, before: RunJournalView, lanes: Callable[[str], bool] | None) -> None:
+        """Args:
+        view: what the script is answered from.
+        before: of the run that is resumed; of a fork another one than `view`.
+        lanes: where agents may run; None: anywhere.
+        """
         self._view = view
-        self._estimate = view.usage.total_tokens // max(1, view.results)
+        self._before = before
+        self._lanes = lanes
+        self._estimate = before.usage.total_tokens // max(1, before.results)
+        self._unasked: set[str] = set()
+        """Places at which nothing recorded answers what is asked, and nothing may run."""
         self.calls: list[PlannedCall] = []
         self.waiting = 0
+
+    def may_run(self, where: str) -> bool:
+        """Asked by the host of what no equal call answers."""
+        if self._lanes is None or self._lanes(where):
+            return True
+        self._unasked.add(where)
+        return False
 
     def hear(self, item: AgentEvent) -> None:
         payload = item.payload
@@ -44,12 +66,27 @@ class _Planned:
                     label=payload["label"],
                     phase=payload["phase"],
                     action="cached",
-                    reason="recorded",
+                    reason=_KEPT if payload["where"] in self._unasked else RECORDED,
                 )
             )
 
     async def __call__(self, placed: PlacedCall, claim: Claim) -> JsonValue:
-        reason, changes = miss_reason(self._view, claim, placed.identity, placed.where, placed.written)
+        reason, changes = self._why(placed, claim)
+        if not self.may_run(placed.where):
+            reason = f"{reason}; {_NOT_RUN}"
+            self.calls.append(
+                PlannedCall(
+                    where=placed.where,
+                    label=placed.title,
+                    phase=placed.phase,
+                    action="not run",
+                    reason=reason,
+                    changes=changes,
+                )
+            )
+            raise WorkflowAgentError(
+                label=placed.title, where=placed.where, reason=reason, agent_code="NOT_RECORDED"
+            )  # as the resume will
         self.calls.append(
             PlannedCall(
                 where=placed.where,
@@ -66,6 +103,16 @@ class _Planned:
         never: asyncio.Future[JsonValue] = asyncio.get_running_loop().create_future()
         return await never
 
+    def _why(self, placed: PlacedCall, claim: Claim) -> tuple[str, tuple[str, ...] | None]:
+        reason, changes = miss_reason(self._view, claim, placed.identity, placed.where, placed.written)
+        stood = None if self._before is self._view else self._before.places().get(placed.where)
+        if reason != NOT_RECORDED or stood is None or stood.is_answer:
+            return reason, changes
+        # A fork gets answers alone, so it does not know what stood there without one.
+        if stood.identity == placed.identity:
+            claim = Claim(kind="again", path=placed.where, key=stood.key, entry=stood)
+        return miss_reason(self._before, claim, placed.identity, placed.where, placed.written)
+
 
 async def plan_resume(
     what: ReadyScript,
@@ -77,9 +124,12 @@ async def plan_resume(
     limits: WorkflowLimits,
     nested: PlayNested,
     script_changed: bool,
+    is_fork: bool = False,
+    only_failed: bool = False,
 ) -> WorkflowPlan:
     """See `WorkflowRuntime.plan_async`. Raises what the script raises, when that is on its way to its first agent."""
-    ask = _Planned(view)
+    before, view = view, _forked(view) if is_fork else view
+    ask = _Planned(view, before, failed_lanes(before) if only_failed else None)
     progress = Progress("", "", ask.hear, lambda: 0)
     host = RunHost(
         view=view,
@@ -91,13 +141,17 @@ async def plan_resume(
         play_nested=nested,
         budget=lambda: (None, view.usage.total_tokens),
         moved=lambda record: None,
+        may_run=ask.may_run if only_failed else None,
     )
     script = asyncio.ensure_future(play_script(what, args, host, Lane()))
+    fault: RunFault | None = None
     try:
         await _until_quiet(script, ask, QUIET_IN_SANDBOX_SECONDS if what.function is None else QUIET_SECONDS)
         is_complete = script.done() and not ask.waiting
-        if script.done() and not script.cancelled() and (error := script.exception()) is not None and not ask.calls:
-            raise error
+        if script.done() and not script.cancelled() and (error := script.exception()) is not None:
+            if not ask.calls:
+                raise error
+            fault = _fault(error, what.script)
     finally:
         script.cancel()
         await asyncio.wait({script}, timeout=GRACE_SECONDS)
@@ -110,7 +164,23 @@ async def plan_resume(
         unclaimed=tuple(entry.path for entry in view.unclaimed()),
         script_changed=script_changed,
         spent_tokens=view.usage.total_tokens,
+        is_fork=is_fork,
+        only_failed=only_failed,
+        error=fault,
     )
+
+
+def _forked(parent: RunJournalView) -> RunJournalView:
+    """What a fork of that run begins with."""
+    view = read_run_journal((), parent.run_id)
+    view.seed, view.first_ms = parent.seed, parent.first_ms
+    for record in copied_records(parent):
+        view.take(record)
+    return view
+
+
+def _fault(error: BaseException, script: Script) -> RunFault:
+    return RunFault(code=fault_code(error), message=fault_text(error), line=fault_line(error, script.file_name))
 
 
 async def _until_quiet(script: "asyncio.Future[JsonValue]", ask: _Planned, seconds: float) -> None:

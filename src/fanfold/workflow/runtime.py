@@ -224,14 +224,21 @@ class WorkflowRuntime:
         name: str | None = None,
         args: Mapping[str, Any] | None = None,
         script: str | None = None,
+        fork: bool = False,
+        only_failed: bool = False,
     ) -> WorkflowPlan:
         """What a resume of `run_id` would answer from its journal and what it would run, and why. The script is run for
         it, and no agent.
 
+        Args:
+            fork, only_failed: as of the resume, see `LaunchOptions`.
+
         Raises:
             WorkflowInputError: as a resume.
         """
-        request = LaunchRequest(name=name, args=args, script=script, resume_from_run_id=run_id)
+        request = LaunchRequest(
+            name=name, args=args, script=script, resume_from_run_id=run_id, fork=fork, only_failed=only_failed
+        )
         return await self._launcher.plan(request)
 
     plan = blocking(plan_async)

@@ -1,0 +1,111 @@
+"""Calls of agents of workflow runs that wait for a person: found in the runs' journals, and answered there."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from fanfold.contracts.codec import decode_fact, encode_fact
+from fanfold.contracts.facts import Fact
+from fanfold.contracts.run_journal import Turns
+from fanfold.contracts.workflow_runs import RunSummary
+from fanfold.control.parked_calls import Answer, Parked, answers_of, new_fact, open_calls, prompt_of, require_waiting
+from fanfold.control.waiting import Waiting, of_parked_call
+from fanfold.errors import ControlError, FanfoldError
+from fanfold.kernel.run_entries import RunEntry
+from fanfold.kernel.run_journal import encode_line, read_run_journal
+from fanfold.kernel.run_view import RunJournalView
+from fanfold.kernel.workflow_meta import agent_id_of
+from fanfold.protocols import HeldRun, WorkflowFiles
+from fanfold.workflow.runs import all_runs, read_view, run_summary
+
+
+async def look_at_runs(files: WorkflowFiles, parked: Parked) -> None:
+    """Add what waits in the runs of `files`."""
+    try:
+        runs = await all_runs(files)
+    except (FanfoldError, OSError) as error:
+        parked.unreadable[files.directory] = error
+        return
+    for run in runs:
+        if not _may_wait(run):
+            continue
+        try:
+            _add(run, await read_view(files, run.run_id), parked)
+        except (FanfoldError, OSError) as error:
+            parked.unreadable[run.run_id] = error
+
+
+async def parked_agents(files: WorkflowFiles, run_id: str) -> list[Waiting]:
+    """All that waits in one run.
+
+    Raises:
+        WorkflowInputError: there is no such run, or its journal cannot be used.
+        StorageError: its files cannot be read.
+    """
+    parked = Parked([], {}, {})
+    _add(await run_summary(files, run_id), await read_view(files, run_id), parked)
+    return parked.waiting
+
+
+def _may_wait(run: RunSummary) -> bool:
+    """Somebody may want to go on with it: it is not over, and nobody has stopped it."""
+    snapshot = run.snapshot
+    if snapshot is None:
+        return False
+    is_given_up = run.status == "stopped" and snapshot.reason == "requested"
+    return not is_given_up and run.status not in ("completed", "completed_with_failures")
+
+
+def _add(run: RunSummary, view: RunJournalView, parked: Parked) -> None:
+    snapshot = run.snapshot
+    for entry in _unanswered(view):
+        facts, step = _facts_of(entry), agent_id_of(entry.key)
+        for call in open_calls(facts):
+            waiting = of_parked_call(
+                call,
+                "run",
+                run.run_id,
+                step=step,
+                about=entry.label or prompt_of(facts),
+                since_ms=None if snapshot is None else snapshot.updated_ms,
+            )
+            if run.is_alive and snapshot is not None:
+                waiting = msgspec.structs.replace(waiting, process=snapshot.process)
+            parked.waiting.append(waiting)
+        parked.answered.update({f"{run.run_id}/{step}/{call_id}": what for call_id, what in answers_of(facts)})
+
+
+def _unanswered(view: RunJournalView) -> Sequence[RunEntry]:
+    return [each for each in view.entries.values() if each.turns and not each.is_answer and not each.is_superseded]
+
+
+def _facts_of(entry: RunEntry) -> list[Fact]:
+    """None of those that a later version has written: they are not gone on from either."""
+    try:
+        return [decode_fact(bytes(fact)) for fact in entry.turns]
+    except ValueError:
+        return []
+
+
+async def record_in_run(waiting: Waiting, answer: Answer, files: WorkflowFiles) -> None:
+    """Raises as `parked.record_answer`."""
+    held = await files.hold(waiting.owner)
+    try:
+        await _record(waiting, answer, held)
+    finally:
+        await held.release()
+
+
+async def _record(waiting: Waiting, answer: Answer, held: HeldRun) -> None:
+    read = await held.read_journal()
+    view = read_run_journal(read.lines, held.run_id, has_torn_end=read.has_torn_end)
+    entry = next((each for each in _unanswered(view) if agent_id_of(each.key) == waiting.step), None)
+    facts = [] if entry is None else _facts_of(entry)
+    require_waiting(waiting, facts)
+    if entry is None:
+        raise ControlError("NOT_WAITING", f"nothing waits as '{waiting.id}' any more")
+    if view.whole_lines is not None:
+        await held.cut_journal(view.whole_lines)
+    fact = new_fact(waiting.call_id, answer, len(facts)).at(len(facts) + 1)
+    turns = Turns(seq=entry.seq, facts=(msgspec.Raw(encode_fact(fact)[:-1]),))
+    await held.append([encode_line(turns)])
