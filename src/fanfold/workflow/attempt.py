@@ -7,7 +7,7 @@ conversation's notice is kept, the run is let go, and only then anybody is told.
 import asyncio
 import os
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -91,7 +91,9 @@ class Attempt:
         env: HostEnv,
         play: Callable[[], Awaitable[JsonValue]],
         notices: Notices,
+        remarks: Sequence[str],
     ) -> None:
+        """`remarks`: what whoever watches is to know of what this attempt goes on from."""
         self.snapshot = snapshot
         self._script = script
         self._held = held
@@ -105,6 +107,7 @@ class Attempt:
         self._env = env
         self._play = play
         self._notices = notices
+        self._remarks = remarks
         self._begun_ms = env.clock.monotonic_ms()
         self._earlier_usage = journal.view.usage
         self._earlier_cost = journal.view.cost
@@ -143,6 +146,8 @@ class Attempt:
             budget=self._budget().to_dict(),
             started_ms=snapshot.started_ms,
         )
+        for remark in self._remarks:
+            self._progress.log(remark)
         watch = asyncio.create_task(self._watch())
         try:
             end = await self._played()

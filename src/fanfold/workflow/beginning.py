@@ -29,13 +29,15 @@ class Beginning:
         self._snapshot = snapshot
         self._before = before
         self._earlier: bytes | None = None
+        self.torn: str | None = None
+        """The file that a torn end of the journal is in now."""
         self._has_notice = False
         self._has_snapshot = False
 
     async def write(self, journal: RunJournal, header: Header, copied: Sequence[RunRecord], script: Script) -> None:
         """Raises StorageError: not all of it could be written; `take_back`."""
         if journal.view.whole_lines is not None:
-            await self._held.cut_journal(journal.view.whole_lines)
+            self.torn = await self._held.cut_journal(journal.view.whole_lines)
         await journal.open_attempt(header, copied)
         if script.kind == "inline" and script.text is not None:
             await self._held.write_script(script.text)

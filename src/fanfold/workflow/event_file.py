@@ -1,13 +1,13 @@
 """EventFile: the event stream of a run on its way into its file, for those who follow it from elsewhere.
 
 It is no record: what a crash takes from it is lost, and a file that cannot be written is left alone. The run never
-waits for it.
+waits for it. What is left out is counted, and told right before the end, which never is.
 """
 
 import asyncio
 
 from fanfold.contracts.codec import encode_json
-from fanfold.contracts.events import AgentEvent
+from fanfold.contracts.events import AgentEvent, event
 from fanfold.errors import StorageError
 from fanfold.foreign import logger
 from fanfold.portal import start_kept
@@ -16,6 +16,7 @@ from fanfold.protocols import HeldRun
 FLUSH_SECONDS = 0.1
 MAX_WAITING = 10_000
 """Events that wait to be written; further ones of a slow disk are left out and counted."""
+LAST = "task_notification"
 
 
 class EventFile:
@@ -26,17 +27,25 @@ class EventFile:
         self._writing: asyncio.Task[None] | None = None
         self._is_broken = False
         self._is_closed = False
-        self.left_out = 0
+        self._left_out = 0
 
     def __call__(self, item: AgentEvent) -> None:
-        if self._is_closed or self._is_broken or len(self._waiting) >= MAX_WAITING:
-            self.left_out += 1
+        if self._is_closed or self._is_broken:
             return
+        if item.type == LAST:
+            if self._left_out:
+                self._keep(event("events_left_out", count=self._left_out))
+        elif len(self._waiting) >= MAX_WAITING:
+            self._left_out += 1
+            return
+        self._keep(item)
+
+    def _keep(self, item: AgentEvent) -> None:
         try:
             # Now, and not a batch at once: the collector would look at each waiting event again and again.
             self._waiting.append(encode_json(item))
         except (TypeError, ValueError, RecursionError):  # of somebody else's event, which this run only passes on
-            self.left_out += 1
+            self._left_out += 1
             return
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._begin)

@@ -1,7 +1,8 @@
 """Launching: everything between the wish for a run and an attempt that can be started (spec-workflow 5.1).
 
 In this order: the workflow is looked up, its script checked, its arguments, the permissions, what a resume needs; then
-the run is taken, and only then something is written. Whatever is refused is refused before that.
+a run that is resumed is taken, the script's module executed, and only then something is written. Whatever is refused is
+refused before that.
 """
 
 import hashlib
@@ -42,8 +43,9 @@ from fanfold.workflow.only_failed import failed_lanes
 from fanfold.workflow.plan import plan_resume
 from fanfold.workflow.playing import Nested, ReadyScript, play_script, ready
 from fanfold.workflow.progress import Progress
-from fanfold.workflow.registry import LaunchGate, Registry, admitted, require_permission
+from fanfold.workflow.registry import LaunchGate, Registry, require_admission, require_permission
 from fanfold.workflow.relaunch import find_new, find_resumed
+from fanfold.workflow.remarks import remarks
 from fanfold.workflow.runs import read_view, snapshot_of
 from fanfold.workflow.scripts import Script, read_script, text_sha
 
@@ -133,9 +135,14 @@ class Launcher:
         """
         try:
             source = await self._resolved(request)
-            what = await ready(source.script)
+            is_new = source.before is None or request.fork
+            if source.before is not None and request.fork:
+                source.parent = await read_view(self._files(), source.before.run_id, strict=request.strict)
+            # Code of the script runs behind all that may refuse it, and before a new run leaves its first trace.
+            what = await ready(source.script) if is_new else None
             held, view, copied = await self._held(request, source)
             try:
+                what = what or await ready(source.script)
                 return await self._attempt(request, source, what, held, view, copied)
             except BaseException:
                 await held.release()
@@ -194,12 +201,21 @@ class Launcher:
                 "bad_run_id", "fork and only_failed need the run to go on from: resume_from_run_id"
             )
         script = await self._script(request, before)
-        if before is not None and script.meta.name != before.workflow:
-            reason = f"run {before.run_id} is one of workflow '{before.workflow}', not of '{script.meta.name}'"
-            raise WorkflowInputError("wrong_workflow", reason)
-        if request.strict and before is not None and script.sha256 != before.script_sha256:
-            raise WorkflowInputError("script_changed", f"the script of run {before.run_id} has changed since it ran")
-        return _Source(script=script, args=self._args(request, script, before), before=before)
+        if before is not None and request.args is None:
+            args = before.args
+        else:
+            args = parse_args(request.args, script.meta, (request.limits or self._limits).max_args_bytes)
+        self._require_admission(script)
+        if before is not None:
+            _require_same(request, script, args, before)
+        return _Source(script=script, args=args, before=before)
+
+    def _require_admission(self, script: Script) -> None:
+        if script.kind == "inline":
+            for known_as in (script.meta.name, INLINE):
+                require_permission(self._gate, known_as, was_asked=True)
+        else:
+            require_admission(self._registry, self._gate, script, was_asked=True)
 
     async def _script(self, request: LaunchRequest, before: WorkflowSnapshot | None) -> Script:
         text = request.script
@@ -210,7 +226,7 @@ class Launcher:
             if name is None:
                 reason = "which workflow? Give its name, the script of one, or a run to go on with (resume_from_run_id)"
                 raise WorkflowInputError("unknown_workflow", reason)
-            return admitted(self._registry, self._gate, name, was_asked=True)
+            return self._registry.script(name)
         if request.name is not None:
             raise WorkflowInputError("bad_script", "give the name of a workflow, or the script of one, not both")
         if not self.takes_inline:
@@ -218,24 +234,7 @@ class Launcher:
             raise WorkflowInputError("denied", reason)
         if not isinstance(text, str):
             raise WorkflowInputError("bad_script", f"script must be text, got {type(text).__name__}")
-        script = read_script(text, "inline")
-        for known_as in (script.meta.name, INLINE):
-            require_permission(self._gate, known_as, was_asked=True)
-        return script
-
-    def _args(self, request: LaunchRequest, script: Script, before: WorkflowSnapshot | None) -> JsonObject:
-        if before is not None and request.args is None:
-            return before.args
-        args = parse_args(request.args, script.meta, (request.limits or self._limits).max_args_bytes)
-        if before is None or request.fork or args == before.args:
-            return args
-        keys = sorted({*args, *before.args})
-        changed = [key for key in keys if args.get(key, _ABSENT) != before.args.get(key, _ABSENT)]
-        raise WorkflowInputError(
-            "args_mismatch",
-            f"args differ from those of run {before.run_id} in: {', '.join(changed)}; leave them out to go on with it, "
-            "or fork it: a new run that keeps what is recorded",
-        )
+        return read_script(text, "inline")
 
     async def _held(self, request: LaunchRequest, source: _Source) -> tuple[HeldRun, RunJournalView, list[RunRecord]]:
         """The files of the run, its journal, and what is to be copied into it."""
@@ -243,8 +242,7 @@ class Launcher:
         try:
             if before is None:
                 return await self._new(source.script.meta.name, request.run_id)
-            if request.fork:
-                parent = source.parent = await read_view(files, before.run_id, strict=request.strict)
+            if (parent := source.parent) is not None:
                 held = await self._created(source.script.meta.name)
                 view = read_run_journal((), held.run_id)
                 # Chance and time stay those of the run that was launched first, or calls built on them would run anew.
@@ -402,9 +400,28 @@ class Launcher:
             env=self._env,
             play=lambda: play_script(what, own_copy(source.args), host, Lane()),  # a script may change its own
             notices=self._notices,
+            remarks=remarks(source.before, script, source.parent or view, launched.torn),
         )
 
 
 async def _view_of(held: HeldRun, *, strict: bool) -> RunJournalView:
     read = await held.read_journal()
     return read_run_journal(read.lines, held.run_id, has_torn_end=read.has_torn_end, strict=strict)
+
+
+def _require_same(request: LaunchRequest, script: Script, args: JsonObject, before: WorkflowSnapshot) -> None:
+    """Raises WorkflowInputError: it is not what the run `before` can go on with."""
+    if script.meta.name != before.workflow:
+        reason = f"run {before.run_id} is one of workflow '{before.workflow}', not of '{script.meta.name}'"
+        raise WorkflowInputError("wrong_workflow", reason)
+    if request.strict and script.sha256 != before.script_sha256:
+        raise WorkflowInputError("script_changed", f"the script of run {before.run_id} has changed since it ran")
+    if request.fork or args == before.args:
+        return
+    keys = sorted({*args, *before.args})
+    changed = [key for key in keys if args.get(key, _ABSENT) != before.args.get(key, _ABSENT)]
+    raise WorkflowInputError(
+        "args_mismatch",
+        f"args differ from those of run {before.run_id} in: {', '.join(changed)}; leave them out to go on with it, "
+        "or fork it: a new run that keeps what is recorded",
+    )

@@ -9,7 +9,7 @@ from fanfold.kernel.workflow_meta import json_fault, parse_args
 from fanfold.workflow.context import WorkflowContext, play
 from fanfold.workflow.host import RunHost
 from fanfold.workflow.lanes import Lane
-from fanfold.workflow.registry import LaunchGate, Registry, admitted
+from fanfold.workflow.registry import LaunchGate, Registry, require_admission
 from fanfold.workflow.sandbox import check_inline, run_inline
 from fanfold.workflow.scripts import Script, ScriptFunction, function_of
 
@@ -63,8 +63,9 @@ class Nested:
         self._limits = limits
 
     async def __call__(self, name: object, args: object, host: RunHost, where: str, phase: str | None) -> JsonValue:
-        script = admitted(self._registry, self._gate, name, was_asked=False)
+        script = self._registry.script(name)
         given = parse_args(args, script.meta, self._limits.max_args_bytes)
+        require_admission(self._registry, self._gate, script, was_asked=False)
         value = await play_script(await ready(script), given, host, Lane(where, phase))
         fault = json_fault(value)
         if fault is not None:

@@ -166,15 +166,14 @@ LaunchGate = Callable[[str], Decision]
 """The session's permissions, for launches by name (`Workflow(name)`; `inline` for a script of no name)."""
 
 
-def admitted(registry: Registry, gate: LaunchGate, name: object, *, was_asked: bool) -> Script:
-    """The script of that name, for a launch by whoever asks: the tool, the host, or another workflow (D11).
+def require_admission(registry: Registry, gate: LaunchGate, script: Script, *, was_asked: bool) -> None:
+    """The one gate of all launches by name, whoever asks: the tool, the host, or another workflow (D11).
 
     `was_asked`: whoever may say yes to an "ask" of the permissions has done so.
 
     Raises:
-        WorkflowInputError: `unknown_workflow`, `bad_script`, `denied`, `needs_approval`.
+        WorkflowInputError: `denied`, `needs_approval`.
     """
-    script = registry.script(name)
     require_permission(gate, script.meta.name, was_asked=was_asked)
     if registry.needs_approval(script):
         raise WorkflowInputError(
@@ -182,7 +181,6 @@ def admitted(registry: Registry, gate: LaunchGate, name: object, *, was_asked: b
             f"workflow '{script.meta.name}' ({script.path}) is new or has changed since it was approved; look at it, "
             f"then approve it: fanfold workflow approve {script.meta.name}",
         )
-    return script
 
 
 def require_permission(gate: LaunchGate, name: str, *, was_asked: bool) -> None:
