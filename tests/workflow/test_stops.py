@@ -16,17 +16,17 @@ from fanfold.contracts.facts import Fact, UserMessaged
 from fanfold.contracts.messages import ModelRequest, UserMessage
 from fanfold.contracts.record import JsonObject
 from fanfold.contracts.run_journal import AttemptEnd, Result, Started, Turns
-from fanfold.contracts.steps import AgentStepSpec, StepOutcome
+from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome
 from fanfold.contracts.workflow_runs import WorkflowLimits
 from fanfold.errors import LifecycleError
 from fanfold.kernel.run_journal import decode_line
+from fanfold.orchestration.leaving import GRACE_SECONDS as AGENT_GRACE_SECONDS
+from fanfold.orchestration.runner import LEFT_BEHIND
 from fanfold.protocols import EventSink, StepFacts, ToolScope
 from fanfold.testing import Reply, ScriptedModel, calls
 from fanfold.testing.memory_runs import Change, MemoryRuns
 from fanfold.testing.virtual_loop import run_virtually, virtual_env
-from fanfold.workflow.agents import LEFT_BEHIND
 from fanfold.workflow.attempt import GRACE_SECONDS
-from fanfold.workflow.crew import GRACE_SECONDS as AGENT_GRACE_SECONDS
 from tests.support.open_session import opened, until
 from tests.workflow.rig import META, Rig, Team, failure, outcome
 
@@ -211,7 +211,7 @@ def test_an_agent_that_ignores_its_cancellation_is_left_behind_and_marked(caplog
         assert rig.team.in_flight == 3  # nobody can end them
         ends = [each for each in records(files, launch.run_id) if isinstance(each, Result)]
         assert [(each.status, each.error.message if each.error else "") for each in ends] == [
-            ("cancelled", LEFT_BEHIND)
+            ("cancelled", f"{CANCELLED}; {LEFT_BEHIND}")
         ] * 3
         assert rig.notification()["status"] == "stopped"
         again = Rig(Path(), files=files, env=virtual_env())

@@ -3,10 +3,11 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from contextvars import Context, ContextVar, Token
 from typing import Any, Self
 
+from fanfold.errors import LifecycleError
 from fanfold.orchestration.control import stop_if_unwanted
 
 
@@ -63,53 +64,82 @@ class Limiter:
 class Slot:
     # Entered and left by hand: `asynccontextmanager` on every step took a twentieth of what a step costs.
 
-    __slots__ = ("_before", "_is_held", "_lender", "_lent", "_limiter")
+    __slots__ = ("_before", "_borrowers", "_is_held", "_is_left", "_lender", "_lent", "_limiter")
 
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
         self._is_held = False
         self._lent = 0
-        self._lender: AbstractAsyncContextManager[None] | None = None
+        self._lender: Slot | None = None
         self._before: Token[Slot | None] | None = None
+        self._borrowers: set[Slot] | None = None
+        """Of steps inside of this one."""
+        self._is_left = False
+        """Nobody waits for its step any more, see `leave`."""
 
     async def __aenter__(self) -> Self:
         outer = _held.get()
         if outer is not None and outer._limiter is self._limiter:
-            self._lender = outer.given_back()
-            await self._lender.__aenter__()
+            self._borrow(outer)
         try:
-            await self._limiter.take()
+            await self._take()
         except BaseException as error:
-            if self._lender is not None:
-                await self._lender.__aexit__(type(error), error, None)
+            await self._give_to_lender(error)
             raise
-        self._is_held = True
         self._before = _held.set(self)
         return self
+
+    def _borrow(self, outer: "Slot") -> None:
+        if outer._is_left:
+            raise LifecycleError("the step that this one is a part of was left behind")
+        self._lender = outer
+        outer._borrowers = outer._borrowers or set()
+        outer._borrowers.add(self)
+        outer._lend()
+
+    async def _take(self) -> None:
+        await self._limiter.take()
+        self._is_held = True
+        if self._is_left:  # while it waited
+            self.end()
 
     async def __aexit__(self, *error: Any) -> None:
         if self._before is not None:
             _held.reset(self._before)
         self.end()
-        if self._lender is not None:
-            await self._lender.__aexit__(*error)
+        await self._give_to_lender(error[1])
+
+    async def _give_to_lender(self, error: BaseException | None) -> None:
+        lender, self._lender = self._lender, None
+        if lender is None:
+            return
+        if lender._borrowers is not None:
+            lender._borrowers.discard(self)
+        await lender._take_back(error)
 
     @asynccontextmanager
     async def given_back(self) -> AsyncGenerator[None]:
         """Free the place while its step waits, for a person or for steps of its own; the last of several that wait
         takes it again. A cancelled step does not take it again."""
+        self._lend()
+        try:
+            yield
+        except BaseException as error:
+            await self._take_back(error)
+            raise
+        await self._take_back(None)
+
+    def _lend(self) -> None:
         self._lent += 1
         if self._lent == 1:
             self.end()
-        try:
-            yield
-        except BaseException:
-            self._lent -= 1
-            raise
+
+    async def _take_back(self, error: BaseException | None) -> None:
         self._lent -= 1
-        if self._lent == 0:
-            await self._limiter.take()
-            self._is_held = True
+        if error is not None:
+            return
+        if self._lent == 0 and not self._is_left:
+            await self._take()
         await stop_if_unwanted()
 
     def end(self) -> None:
@@ -117,12 +147,25 @@ class Slot:
             self._is_held = False
             self._limiter.give_back()
 
+    async def leave(self, stop: BaseException | None) -> None:
+        """Free it for good, and those of the steps inside, which nobody waits for either. The step around that had lent
+        it takes it back, unless `stop` ends that too."""
+        self._leave()
+        await self._give_to_lender(stop)
+
+    def _leave(self) -> None:
+        self._is_left = True
+        self.end()
+        for borrower in self._borrowers or ():
+            borrower._leave()
+
 
 _held: ContextVar[Slot | None] = ContextVar("fanfold_slot", default=None)
 
 
-def give_up_place(context: Context) -> None:
-    """Free the place that work in `context` has taken, and its surroundings had not: nobody waits for it any more."""
+async def give_up_place(context: Context, stop: BaseException | None = None) -> None:
+    """Free the place that work in `context` has taken, and its surroundings had not: nobody waits for it any more. It
+    gets none again. For `stop` see `Slot.leave`."""
     slot = context.get(_held)
     if slot is not None and slot is not _held.get():
-        slot.end()
+        await slot.leave(stop)

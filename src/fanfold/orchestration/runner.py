@@ -25,12 +25,15 @@ from fanfold.kernel.journal import outcomes, usage_of
 from fanfold.kernel.step_identity import step_identity
 from fanfold.orchestration.control import FanOutControl, StepScope, running_scope
 from fanfold.orchestration.journal import EndedStep, WorkflowJournal
+from fanfold.orchestration.leaving import run_apart
 from fanfold.orchestration.ledger import TokenLedger, spending
 from fanfold.orchestration.parsing import Parser, with_parsed
 from fanfold.orchestration.spent import Spent, spent_by
+from fanfold.orchestration.step_attempt import StepAttempt
 from fanfold.protocols import AgentExecutor, EventSink, ResumableExecutor, StepFacts
 
 TIMEOUT = "TIMEOUT"
+LEFT_BEHIND = "it has not ended since, and was left behind"
 
 Counts = Callable[[StepOutcome], None]
 
@@ -107,8 +110,14 @@ class StepRunner:
         control: FanOutControl | None = None,
         journal: WorkflowJournal | None = None,
         scope: str = "",
+        leaves_behind: bool = False,
     ) -> None:
-        """`ledger` is for executors that do not charge it themselves; `scope` stands before the places of the steps."""
+        """Args:
+        ledger: for executors that do not charge it themselves.
+        scope: stands before the places of the steps.
+        leaves_behind: no step is waited for longer than a grace once it was cancelled; those with a `timeout_ms` never
+            are. It costs a task for each.
+        """
         self.limit = _limit_of(executor)
         self._executor = executor
         self.tell = None if events is None else tolerant(events)
@@ -116,6 +125,7 @@ class StepRunner:
         self._control = control or FanOutControl()
         self._journal = journal
         self.scope = scope
+        self._leaves_behind = leaves_behind
         self.tally = Tally()
         self._resumable = executor if isinstance(executor, ResumableExecutor) else None
         self._control.attach()
@@ -233,22 +243,31 @@ class StepRunner:
         timer = asyncio.timeout(None if self._resumable is not None else seconds)
         scope = StepScope(timer, partial(self._control.is_unwanted, spec.task_id))
         events = self.tell if seconds is None else self._restarting(scope, seconds)
+        attempt = None
+        if seconds is not None or self._leaves_behind:
+            attempt = StepAttempt(spec.task_id, kept, events, self._ledger)
         self._control.begin(spec.task_id, scope)
         outer = running_scope.set(scope)
         try:
             async with timer:
-                answer = await call_foreign(self._execute(spec, events, kept), partial(_raised, spec))
+                if attempt is None:
+                    answer = await call_foreign(self._execute(spec, events, kept), partial(_raised, spec))
+                else:
+                    answer = await run_apart(partial(self._called, spec, attempt), attempt.leave)
         except TimeoutError as stop:
-            return _cut(spec, scope, spent_by(stop.__cause__)), scope.is_cancelled
+            return _cut(spec, scope, spent_by(stop.__cause__), attempt), scope.is_cancelled
         finally:
             running_scope.reset(outer)
             self._control.end(scope)
         return (answer if self._resumable is not None else _sound(spec, answer)), False
 
-    async def _execute(self, spec: AgentStepSpec, events: EventSink | None, kept: "KeptStep | None") -> StepOutcome:
+    async def _execute(self, spec: AgentStepSpec, events: EventSink | None, kept: StepFacts | None) -> StepOutcome:
         if self._resumable is None or kept is None:
             return await self._executor.execute_step(spec, events)
         return await self._resumable.within(kept).execute_step(spec, events)
+
+    async def _called(self, spec: AgentStepSpec, attempt: StepAttempt) -> StepOutcome:
+        return await call_foreign(self._execute(spec, attempt.events, attempt.turns), partial(_raised, spec))
 
     def _restarting(self, scope: StepScope, seconds: float) -> EventSink:
         """A listener by which a step's time begins when it says that it starts, and not while it waits for a slot."""
@@ -340,12 +359,22 @@ def _together(earlier: StepOutcome, outcome: StepOutcome) -> StepOutcome:
     return replace(outcome, usage=usage, cost_usd=sum(costs) if costs else None)
 
 
-def _cut(spec: AgentStepSpec, scope: StepScope, spent: Spent | None) -> StepOutcome:
+def _cut(spec: AgentStepSpec, scope: StepScope, spent: Spent | None, attempt: StepAttempt | None) -> StepOutcome:
     """The outcome of a step that was stopped, with what it had used as far as anybody told."""
     if scope.is_cancelled:
         outcome = failed(spec, CANCELLED, code=RunCancelledError.code)
     else:
         outcome = failed(spec, f"Task failed: it did not end within {spec.timeout_ms} ms", code=TIMEOUT)
+    if attempt is None or not attempt.is_left:
+        return _spent(spec, outcome, spent)
+    if attempt.turns is not None and attempt.turns.usage.total_tokens:
+        spent = Spent(attempt.turns.usage)
+    outcome = _spent(spec, replace(outcome, output=f"{outcome.output}; {LEFT_BEHIND}"), spent)
+    attempt.counted = outcome.usage or NO_USAGE
+    return outcome
+
+
+def _spent(spec: AgentStepSpec, outcome: StepOutcome, spent: Spent | None) -> StepOutcome:
     if spent is None:
         return replace(outcome, usage=_estimate(spec, outcome))
     return replace(outcome, usage=spent.usage, cost_usd=spent.cost_usd, worktree=spent.worktree)

@@ -18,7 +18,7 @@ from fanfold.contracts.governance import BudgetDenial
 from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.record import JsonValue
 from fanfold.contracts.run_journal import CallFault, Result, ResultStatus
-from fanfold.contracts.steps import CANCELLED, StepOutcome, failed, failure_reason
+from fanfold.contracts.steps import StepOutcome, failure_reason
 from fanfold.contracts.workflow_runs import AgentStatus, RunFault, RunStatus, WorkflowLimits
 from fanfold.env import Clock
 from fanfold.errors import (
@@ -39,7 +39,6 @@ from fanfold.orchestration.limiter import Limiter, Slot
 from fanfold.orchestration.runner import StepRunner
 from fanfold.protocols import AgentExecutor
 from fanfold.workflow.agent_records import ended, started, step_of
-from fanfold.workflow.crew import Crew
 from fanfold.workflow.host import PlacedCall
 from fanfold.workflow.journal import RunJournal
 from fanfold.workflow.kept_turns import KeptTurns
@@ -52,7 +51,6 @@ QUEUED_SECONDS = 0.1
 """So often is told who waits for a slot. Of one that waits for less it may never be told that it did."""
 MAX_REFUSALS = 1_000
 """Of launches: a script that goes on asking behind so many is not going to stop by itself."""
-LEFT_BEHIND = f"{CANCELLED}; it has not ended since, and was left behind"
 _INFRASTRUCTURE = (ProviderError.code, ExecutorError.code)
 _PASSED_ON = ("confirmation_required", "confirmation_received", "confirmation_timeout", "user_question")
 
@@ -96,8 +94,8 @@ class LiveAgents:
         self._may_launch = may_launch
         self._slots = Limiter(limits.concurrency)
         self._control = FanOutControl()
-        self._runner = StepRunner(executor, events=self._hear if is_listened_to else None, control=self._control)
-        self._crew = Crew()
+        hear = self._hear if is_listened_to else None
+        self._runner = StepRunner(executor, events=hear, control=self._control, leaves_behind=True)
         self._running: dict[str, PlacedCall] = {}
         """By task id."""
         self._queued: dict[str, PlacedCall] = {}
@@ -117,7 +115,6 @@ class LiveAgents:
         """Launch nothing more, and cancel what runs. The first reason stands."""
         self._halt(halt)
         self._control.cancel()
-        self._crew.leave()
 
     async def end(self, seconds: float) -> None:
         """Stop what a script has left running behind its end, and return when that is recorded, or after `seconds`."""
@@ -142,7 +139,6 @@ class LiveAgents:
         for task_id in running:
             self._skipped.add(task_id)
             self._control.cancel_running(task_id)
-        self._crew.leave(running)
         return bool(running)
 
     @property
@@ -262,12 +258,9 @@ class LiveAgents:
         self._tell(placed, "started")
         begun_ms = self._clock.monotonic_ms()
         try:
-            outcome = await self._crew.run(spec.task_id, self._runner.attempts(spec, turns))
+            outcome = await self._runner.attempts(spec, turns)
         finally:
             del self._running[spec.task_id]
-        if outcome is None:
-            turns.is_closed = True
-            outcome = failed(spec, LEFT_BEHIND, code=RunCancelledError.code)
         self._judge(outcome)
         if outcome.duration_ms is None:
             outcome = replace(outcome, duration_ms=self._clock.monotonic_ms() - begun_ms)

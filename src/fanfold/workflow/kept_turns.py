@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fanfold.contracts.facts import Fact, ToolResulted
 from fanfold.contracts.messages import NO_USAGE, Usage
-from fanfold.errors import LifecycleError, StorageError
+from fanfold.errors import StorageError
 from fanfold.kernel.journal import usage_of
 from fanfold.kernel.run_entries import Claim
 from fanfold.kernel.run_journal import facts_of
@@ -20,7 +20,6 @@ class KeptTurns:
         "_seq",
         "has_ended",
         "has_news",
-        "is_closed",
         "key",
         "recorded",
         "tools",
@@ -32,8 +31,6 @@ class KeptTurns:
         self.has_ended = False
         self.has_news = False
         self.tools = 0
-        self.is_closed = False
-        """Its agent was left behind: whatever that still does is no part of the run."""
         self._journal = journal
         self._seq = seq
         self._is_counted = claim.has_ended
@@ -48,8 +45,6 @@ class KeptTurns:
         return NO_USAGE if self.has_ended or self._is_counted else usage_of(self.recorded)
 
     async def record(self, facts: Sequence[Fact]) -> None:
-        if self.is_closed:
-            raise LifecycleError("the run that this agent belonged to has left it behind")
         self.has_news = True
         self.tools += sum(isinstance(fact.payload, ToolResulted) for fact in facts)
         try:

@@ -1,0 +1,72 @@
+"""Leaving: work that does not end though it was cancelled is left behind, and is no part of anything from then on.
+
+Code that ignores its cancellation, or waits for a thread that is stuck, cannot be ended by anybody. What can be done is
+not to wait for it: it goes on to its end, and its place is free for others.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from fanfold.orchestration.limiter import give_up_place
+
+T = TypeVar("T")
+
+GRACE_SECONDS = 3.0
+"""For work that was cancelled. Commands have been killed by then, see `tools.process_group`."""
+
+_left: set[asyncio.Task[Any]] = set()
+"""A loop keeps none of its tasks alive by itself."""
+
+
+async def run_apart(work: Callable[[], Coroutine[Any, Any, T]], leave: Callable[["asyncio.Task[T]"], None]) -> T:
+    """What `work()` gives or raises, as if it were awaited here: but once the caller is cancelled, it is waited for no
+    longer than the grace. Then `leave` hears its task, and the cancellation goes on."""
+    loop = asyncio.get_running_loop()
+    context = contextvars.copy_context()
+    ended: asyncio.Future[None] = loop.create_future()
+    task = loop.create_task(_worked(work, ended), context=context)
+    try:
+        await ended
+    except asyncio.CancelledError as stop:
+        task.cancel()
+        try:
+            await asyncio.wait({task}, timeout=GRACE_SECONDS)
+        except asyncio.CancelledError as again:
+            await _leave_behind(task, context, leave, again)
+            raise
+        if not task.done():
+            await _leave_behind(task, context, leave, None)
+            raise stop from None
+    return task.result()  # of one that was cancelled: its own cancellation, which tells what it has used
+
+
+async def _worked(work: Callable[[], Coroutine[Any, Any, T]], ended: "asyncio.Future[None]") -> T:
+    # Not by a callback of the task: that is one more turn of the loop for each piece of work. One that is cancelled
+    # before it begins never comes here, and only whoever waits cancels it, or the end of the loop, which cancels both.
+    try:
+        return await work()
+    finally:
+        if not ended.done():
+            ended.set_result(None)
+
+
+async def _leave_behind(
+    task: "asyncio.Task[T]",
+    context: contextvars.Context,
+    leave: Callable[["asyncio.Task[T]"], None],
+    stop: BaseException | None,
+) -> None:
+    if task.done():
+        return
+    _left.add(task)
+    task.add_done_callback(_seen)
+    leave(task)
+    await give_up_place(context, stop)
+
+
+def _seen(task: "asyncio.Task[Any]") -> None:
+    _left.discard(task)
+    if not task.cancelled():
+        task.exception()
