@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import gc
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -147,7 +148,7 @@ def test_cancelled_in_its_grace_it_is_cancelled_and_not_tried_again() -> None:
     run_virtually(main())
 
 
-def test_a_call_that_is_cancelled_in_the_grace_of_a_step_waits_no_longer() -> None:
+def test_a_call_that_is_cancelled_in_the_grace_of_a_step_waits_no_longer(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         executor = Stubborn()
         call = asyncio.create_task(execute_steps_parallel(executor, [SLOW, spec("b")]))
@@ -157,7 +158,26 @@ def test_a_call_that_is_cancelled_in_the_grace_of_a_step_waits_no_longer() -> No
         assert call.cancelled()
         assert asyncio.get_running_loop().time() == 1
         assert executor.started == ["slow"]
+        assert "'slow' does not end though it was cancelled, and is left behind" in caplog.text
         executor.let_go.set()
+
+    run_virtually(main())
+
+
+def test_it_is_kept_alive_though_nobody_waits_for_it() -> None:
+    async def answer(step: AgentStepSpec) -> Any:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def main() -> None:
+        executor = HostExecutor(answer)
+        await execute_steps_parallel(executor, [SLOW])
+        del executor
+        gc.collect()
+        assert len(asyncio.all_tasks()) == 2
 
     run_virtually(main())
 
@@ -285,6 +305,30 @@ def test_a_step_takes_its_place_back_from_one_inside_that_is_left() -> None:
     run_virtually(main())
 
 
+def test_a_step_that_is_left_while_it_waits_for_its_place_gets_none() -> None:
+    async def main() -> None:
+        limiter, contexts = Limiter(1), list[contextvars.Context]()
+
+        async def step() -> None:
+            async with limiter.slot() as slot:
+                contexts.append(contextvars.copy_context())
+                async with slot.given_back():
+                    await asyncio.sleep(1)
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(step())
+        await asyncio.sleep(0.5)
+        await limiter.take()
+        await asyncio.sleep(1)
+        await give_up_place(contexts[0])
+        limiter.give_back()
+        await asyncio.sleep(1)
+        assert not limiter.is_full
+        task.cancel()
+
+    run_virtually(main())
+
+
 # ---- in a session ---------------------------------------------------------------------------------------------------
 
 
@@ -319,11 +363,15 @@ def test_a_tool_whose_thread_is_stuck_holds_up_neither_its_step_nor_the_session(
         tool = Stuck()
         worker = AgentDefinition(name="worker", description="works", tools=("stuck",))
         model = ScriptedModel(answer)
-        async with opened(tmp_path, model, tool, agents={"worker": worker}, max_parallel_tasks=1) as session:
+        async with opened(
+            tmp_path, model, tool, agents={"worker": worker}, max_parallel_tasks=1, session_store=MemorySessionStore()
+        ) as session:
             steps = [spec("a", "slow", agent="worker", timeout_ms=300), spec("b"), spec("c")]
             try:
-                slow, *others = await session.parallel_async(steps)
+                slow, *others = await session.parallel_resumable_async(steps, "w")
                 assert (slow.error_code, slow.output.endswith(LEFT_BEHIND)) == (TIMEOUT, True)
+                assert slow.usage is not None
+                assert not slow.usage.is_estimated  # its turns are recorded
                 assert [outcome.output for outcome in others] == ["x", "x"]
                 assert len(requests) == 3
             finally:
