@@ -163,7 +163,7 @@ def test_an_approval_that_nobody_gives_is_code_5(fanfold: Fanfold, serve: Serve,
     assert done.code == 5
     assert f"run {run}: 1 agent waits for an approval" in done.err
     [waiting] = json.loads(fanfold("inbox", "--json").out)["waiting"]
-    assert f"answer with: fanfold approve {waiting['id']} or fanfold deny {waiting['id']}\n" in done.err
+    assert f"answer edit with: fanfold approve {waiting['id']} or fanfold deny {waiting['id']}\n" in done.err
     assert f"then go on with: fanfold workflow resume {run}\n" in done.err
     assert f"or allow it: fanfold workflow resume {run} --allow write" in done.err
     error = json.loads(fanfold("workflow", "run", "team", "--json").err)

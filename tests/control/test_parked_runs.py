@@ -93,7 +93,7 @@ def test_what_a_run_has_left_parked_is_listed_with_whose_it_is(tmp_path: Path) -
         assert (a.about, b.about, a.call_id) == ("do a", "do b", "call-1")
         assert a.step is not None
         assert a.step.startswith(f"{result.run_id}-")
-        assert a.id == f"{result.run_id}/{a.step}/call-1"
+        assert a.id == f"{result.run_id}/{a.step.removeprefix(f'{result.run_id}-')}/call-1"
         assert a.process is None
         assert await parked_agents(open_run_files(tmp_path), result.run_id) == parked.waiting
 

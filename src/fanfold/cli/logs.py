@@ -20,7 +20,7 @@ from fanfold.protocols import WorkflowFiles
 from fanfold.workflow.runs import run_summary
 
 _LOOK_SECONDS = 0.2
-_WORDS = {"queued": "wait ", "started": "start"}
+_WORDS = {"queued": "queue", "started": "start"}
 Line = tuple[AgentEvent, int]
 """An event, and the position behind it."""
 

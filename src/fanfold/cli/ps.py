@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import click
 
@@ -10,8 +11,13 @@ from fanfold.cli.options import console_options, json_option, workspace_option
 from fanfold.cli.render import table
 from fanfold.cli.runs_here import run_files, summary_json
 from fanfold.cli.tally import seconds_text, tokens_text
+from fanfold.cli.waiting_in_runs import waiting_in
+from fanfold.cli.waiting_text import waiting_json, waiting_text
 from fanfold.cli.workflow_refusals import refusals
+from fanfold.contracts.record import JsonObject
 from fanfold.contracts.workflow_runs import RunSummary
+from fanfold.control.waiting import Waiting
+from fanfold.protocols import WorkflowFiles
 from fanfold.workflow.runs import all_runs
 
 
@@ -20,26 +26,40 @@ from fanfold.workflow.runs import all_runs
 @workspace_option
 @console_options
 def command(*, console: Console, as_json: bool) -> None:
-    """The workflow runs of this workspace that go on just now, in whichever process."""
+    """The workflow runs of this workspace that go on just now, in whichever process, and which of their agents wait
+    for a person."""
     with refusals():
-        runs = [each for each in asyncio.run(all_runs(run_files())) if each.is_alive]
+        runs, waiting = asyncio.run(_looked(run_files()))
     if as_json:
-        console.write_json({"schema": "fanfold/ps/v1", "runs": [summary_json(each) for each in runs]})
+        told = [_json(each, waiting.get(each.run_id, ())) for each in runs]
+        console.write_json({"schema": "fanfold/ps/v1", "runs": told})
     elif not runs:
         console.say("no workflow runs here just now; see: fanfold runs list")
     else:
         head = ["run", "phase", "agents", "tokens", "age", "process"]
-        rows = [_row(each, time.time() * 1000) for each in runs]
+        rows = [_row(each, len(waiting.get(each.run_id, ())), time.time() * 1000) for each in runs]
         console.write(table(head, rows, width=console.out_width, to_right=head[3:], whole=("run",)))
+        for each in (each for some in waiting.values() for each in some):
+            console.write(f"\n{waiting_text(each)}")
 
 
-def _row(run: RunSummary, now_ms: float) -> list[str]:
+async def _looked(files: WorkflowFiles) -> tuple[list[RunSummary], dict[str, list[Waiting]]]:
+    runs = [each for each in await all_runs(files) if each.is_alive]
+    return runs, await waiting_in(files, runs)
+
+
+def _json(run: RunSummary, waiting: Sequence[Waiting]) -> JsonObject:
+    return {**summary_json(run), **({"waiting": [waiting_json(each) for each in waiting]} if waiting else {})}
+
+
+def _row(run: RunSummary, waiting: int, now_ms: float) -> list[str]:
     snapshot = run.snapshot
     if snapshot is None:
         return [run.run_id, "(it begins)", "", "", "", ""]
     counts = snapshot.counts
     parts = [f"{counts.done}/{counts.launched} done"]
-    parts += [f"{count} {name}" for name, count in (("cached", counts.cached), ("failed", counts.failed)) if count]
+    told = (("cached", counts.cached), ("failed", counts.failed), ("waiting", waiting))
+    parts += [f"{count} {name}" for name, count in told if count]
     return [
         run.run_id,
         snapshot.phase or "",

@@ -11,7 +11,7 @@ from fanfold.cli.cells import cut
 from fanfold.cli.console import Console
 from fanfold.cli.progress import JsonLines, Silent
 from fanfold.cli.run_tree_rows import money_text
-from fanfold.cli.run_tree_state import AgentRow, RunTree, amount_of, count_of, object_of, text_of
+from fanfold.cli.run_tree_state import AgentRow, RunTree, amount_of, ask_of, count_of, object_of, text_of
 from fanfold.cli.tally import Tally, seconds_text, tokens_text
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject
@@ -20,7 +20,9 @@ from fanfold.kernel.reason_text import reason_text
 
 _LONGEST_NAME = 60
 _LONGEST_REASON = 160
+_LONGEST_ASK = 400
 _WORDS = {"done": "ok   ", "failed": "FAIL ", "cancelled": "stop ", "skipped": "skip "}
+_PARKED, _WAITS, _GOES_ON = "park ", "wait ", "on   "
 _COUNTS = ("done", "cached", "failed", "skipped", "null_results", "unclaimed", "rejected")
 
 
@@ -96,8 +98,7 @@ class PlainRun:
             return
         self._tell_cached()
         if row is not None:
-            ended = str(tree.sums.ended)
-            text = f"[{ended}/{len(tree.running) + len(tree.queued) + tree.sums.ended}] {text}"
+            text = f"[{tree.sums.ended}/{tree.agents}] {text}"
         self._console.say(text)
 
     def _tell_phase(self, item: AgentEvent) -> None:
@@ -135,6 +136,10 @@ def line_of(item: AgentEvent, row: AgentRow | None) -> str | None:
             return f"log: {text_of(payload.get('message'))}"
         case "task_progress", "workflow_failure":
             return _failure_of(payload)
+        case "task_progress", "workflow_waiting":
+            return _waiting_of(payload)
+        case "task_progress", "workflow_answered":
+            return f"{_GOES_ON} {_name_of(payload)}  was answered"
         case "task_notification", _:
             return notice_text(payload)
         case _:
@@ -158,7 +163,17 @@ def _end_of(row: AgentRow) -> str:
         costs.append(seconds_text(max(0, row.ended_ms - row.started_ms) / 1000))
     if row.error:
         costs.append(cut(row.error, _LONGEST_REASON))
-    return "  ".join([f"{_WORDS.get(row.status, row.status)} {cut(row.label, _LONGEST_NAME)}", *costs])
+    word = _PARKED if row.is_parked else _WORDS.get(row.status, row.status)
+    return "  ".join([f"{word} {cut(row.label, _LONGEST_NAME)}", *costs])
+
+
+def _waiting_of(payload: JsonObject) -> str:
+    ask = ask_of(payload)
+    return f"{_WAITS} {_name_of(payload)}  {cut(ask.about, _LONGEST_ASK)}\n      {ask.command}"
+
+
+def _name_of(payload: JsonObject) -> str:
+    return cut(text_of(payload.get("label")), _LONGEST_NAME)
 
 
 def _failure_of(payload: JsonObject) -> str:

@@ -63,7 +63,7 @@ class LiveRun:
         row = self._tree.observe(item, self._now_ms())
         is_news = row is not None and row.status == "failed"
         if self._tree.changes != changes and (
-            is_news or item.payload.get("type") in ("workflow_log", "workflow_failure")
+            is_news or item.payload.get("type") in ("workflow_log", "workflow_failure", "workflow_waiting")
         ):
             self._lines.append(line_of(item, row) or "")
 

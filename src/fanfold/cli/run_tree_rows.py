@@ -2,7 +2,7 @@
 for.
 
 Only what is shown is laid out. Phases that are finished take one line each, and one together where they are many. Of
-the agents those that run go first, then those that failed, that wait, that have ended.
+the agents those that wait for a person go first, then those that run, that failed, that are queued, that have ended.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -18,6 +18,7 @@ Line = list[tuple[str, str]]
 
 _LOOK = {
     "queued": ("·", "dim"),
+    "waiting": ("?", "yellow"),
     "started": ("▸", "cyan"),
     "done": ("✓", "green"),
     "cached": ("↺", "green"),
@@ -26,6 +27,7 @@ _LOOK = {
     "skipped": ("-", "dim"),
 }
 _RANKS: tuple[Callable[[PhaseNode], Collection[AgentRow]], ...] = (
+    lambda phase: phase.waiting.values(),
     lambda phase: phase.running.values(),
     lambda phase: phase.failed,
     lambda phase: phase.queued.values(),
@@ -34,9 +36,10 @@ _RANKS: tuple[Callable[[PhaseNode], Collection[AgentRow]], ...] = (
 _UNKNOWN = ("?", "dim")
 _STALLED = ("!", "yellow")
 _STYLE_OF_STATUS = {"completed": "green", "completed_with_failures": "yellow", "failed": "red"}
-_COUNTED = ("done", "cached", "running", "queued", "failed", "skipped", "cancelled")
+_COUNTED = ("done", "cached", "running", "waiting", "queued", "failed", "skipped", "cancelled")
 _ALWAYS_COUNTED = ("done", "running", "queued")
 _BAR_CELLS = 24
+_SHORTEST_LABEL = 8
 _TOKEN_CELLS, _MONEY_CELLS, _TIME_CELLS = 7, 9, 8
 _WIDTHS = ((110, 20, 16), (78, 12, 12), (58, 0, 12))
 """Cells of the model and the tool from that many columns on; below the last only tokens and time stand in a row."""
@@ -95,12 +98,12 @@ def _header(tree: RunTree, width: int, now_ms: int) -> list[Line]:
 
 
 def _counts(tree: RunTree, now_ms: int) -> Line:
-    counts = {**tree.sums.ends, "running": len(tree.running), "queued": len(tree.queued)}
+    counts = {**tree.sums.ends, "running": len(tree.running), "waiting": len(tree.waiting), "queued": len(tree.queued)}
     parts: Line = []
     for name in _COUNTED:
         count = counts.get(name, 0)
         if count or name in _ALWAYS_COUNTED:
-            parts.append((f"{count} {name}", "red" if name == "failed" else ""))
+            parts.append((f"{count} {name}", {"failed": "red", "waiting": "yellow"}.get(name, "")))
     if silent := tree.silent(now_ms):
         parts.append((f"{silent} silent", "yellow"))
     return parts
@@ -204,7 +207,8 @@ def _phase(tree: RunTree, phase: PhaseNode, columns: _Columns, now_ms: int) -> L
     is_finished = tree.is_finished(phase)
     failed = phase.sums.ends["failed"]
     parts = [f"{phase.sums.ended}/{phase.total}"] if phase.total else []
-    parts += [f"{count} {word}" for count, word in ((len(phase.running), "running"), (failed, "failed")) if count]
+    counts = ((len(phase.running), "running"), (len(phase.waiting), "waiting"), (failed, "failed"))
+    parts += [f"{count} {word}" for count, word in counts if count]
     glyph, style = ("▸", "bold") if phase.begun_ms is not None else ("·", "dim")
     if is_finished:
         worst = "failed" if failed else "cancelled" if phase.sums.ends.get("cancelled") else "done"
@@ -222,8 +226,12 @@ def _phase(tree: RunTree, phase: PhaseNode, columns: _Columns, now_ms: int) -> L
 def _agent(row: AgentRow, columns: _Columns, now_ms: int) -> Line:
     glyph, style = _LOOK.get(row.status, _UNKNOWN)
     label, tool, tool_style = row.label, row.tool, "dim"
-    if row.error:
-        label = f"{label}: {row.error}"  # why it failed is worth all the room
+    is_told_at_length = bool(row.error or row.waits)  # which is worth all the room
+    if row.waits:
+        label = _waiting(row, columns)
+    elif row.error:
+        glyph, style = _LOOK["waiting"] if row.is_parked else (glyph, style)
+        label = f"{label}: {row.error}"
     elif row.ended_ms is not None:
         tool = f"{row.tools} tools" if row.tools > 1 else "1 tool" if row.tools else ""
     elif silence := row.silent_ms(now_ms):
@@ -231,13 +239,24 @@ def _agent(row: AgentRow, columns: _Columns, now_ms: int) -> Line:
         tool, tool_style = f"silent {seconds_text(silence / 1000)}", "yellow"
         label = label if columns.tool_cells else f"{tool}: {label}"
     cells: Line = []
-    if columns.model_cells and not row.error:
+    if columns.model_cells and not is_told_at_length:
         cells.append(("  " + _cell(row.model.rpartition("/")[2], columns.model_cells), "dim"))
-    if columns.tool_cells and not row.error:
+    if columns.tool_cells and not is_told_at_length:
         cells.append(("  " + _cell(tool, columns.tool_cells), tool_style))
     line = _row(f"  {glyph} {label}", "", cells, row.total_tokens, row.cost_usd, row.elapsed_ms(now_ms), columns)
     text = line[0][0]
     return [(text[:3], style), (text[3:], ""), *line[1:]]
+
+
+def _waiting(row: AgentRow, columns: _Columns) -> str:
+    """With the end of the id, which is enough unless another run of the workflow waits too: whatever has to be cut, it
+    is not that."""
+    ask, *others = row.waits.values()
+    more = f" and {len(others)} more" if others else ""
+    needed = f": {ask.verb} {ask.id.partition('/')[2]}{more}"
+    amounts = _TOKEN_CELLS + _TIME_CELLS + (_MONEY_CELLS if columns.has_money else 0)
+    room = columns.width - amounts - len("  ? ") - width_of(needed)
+    return f"{cut(row.label, max(_SHORTEST_LABEL, room))}{needed} · {ask.about}"
 
 
 def _row(

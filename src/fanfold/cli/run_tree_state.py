@@ -4,14 +4,16 @@ An event costs the same however many came before, and agents that have ended lea
 million of them. Texts are made safe and short here, once, and not in each frame.
 """
 
+import shlex
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from fanfold.cli.cells import ELLIPSIS, one_line
 from fanfold.cli.safe_text import printable
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject
+from fanfold.errors import ParkedError
 from fanfold.kernel.plain_text import plain
 
 STALLED_MS = 120_000
@@ -22,6 +24,20 @@ _LONGEST_TEXT = 1_000
 
 _KINDS = frozenset({"async_launched", "task_started", "task_progress", "task_notification"})
 _ENDS = frozenset({"done", "cached", "failed", "cancelled", "skipped"})
+
+
+class Ask(NamedTuple):
+    """What an agent waits for."""
+
+    verb: Literal["approve", "answer"]
+    id: str
+    """What the command of that name takes."""
+    about: str
+
+    @property
+    def command(self) -> str:
+        """The one that answers it; of an approval also `deny` does."""
+        return f"fanfold {self.verb} {shlex.quote(self.id)}" + (" TEXT" if self.verb == "answer" else " (or deny)")
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +60,10 @@ class AgentRow:
     last_ms: int = 0
     """Of its newest event."""
     error: str = ""
+    is_parked: bool = False
+    """It has failed for want of a person who could be asked."""
+    waits: dict[str, Ask] = field(default_factory=dict[str, Ask])
+    """For a person, by id; oldest first."""
 
     def silent_ms(self, now_ms: int) -> int:
         """For how long it has told nothing; 0 while that is nothing unusual."""
@@ -83,6 +103,8 @@ class PhaseNode:
     queued: dict[str, AgentRow] = field(default_factory=dict[str, AgentRow])
     running: dict[str, AgentRow] = field(default_factory=dict[str, AgentRow])
     """The one that has been silent longest is the first."""
+    waiting: dict[str, AgentRow] = field(default_factory=dict[str, AgentRow])
+    """For a person."""
     failed: deque[AgentRow] = field(default_factory=lambda: deque[AgentRow](maxlen=KEPT_ROWS))
     ended: deque[AgentRow] = field(default_factory=lambda: deque[AgentRow](maxlen=KEPT_ROWS))
     """The others that have ended; the newest is the first, in both."""
@@ -90,11 +112,11 @@ class PhaseNode:
 
     @property
     def is_active(self) -> bool:
-        return bool(self.queued or self.running)
+        return bool(self.queued or self.running or self.waiting)
 
     @property
     def total(self) -> int:
-        return self.sums.ended + len(self.running) + len(self.queued)
+        return self.sums.ended + len(self.running) + len(self.queued) + len(self.waiting)
 
 
 class RunTree:
@@ -119,6 +141,8 @@ class RunTree:
         self.queued: dict[str, AgentRow] = {}
         self.running: dict[str, AgentRow] = {}
         """The one that has been silent longest is the first."""
+        self.waiting: dict[str, AgentRow] = {}
+        """For a person."""
         self.sums = Sums()
         """Of this attempt."""
         self.limit_tokens: int | None = None
@@ -130,6 +154,11 @@ class RunTree:
         self._told_cost: float | None = None
         self._spent_before = 0
         self._agents = 0
+
+    @property
+    def agents(self) -> int:
+        """All that this attempt has told of so far."""
+        return self.sums.ended + len(self.running) + len(self.queued) + len(self.waiting)
 
     @property
     def total_tokens(self) -> int:
@@ -209,6 +238,10 @@ class RunTree:
                 if row is not None:
                     row.tool = text_of(payload.get("tool"))
                     self._heard(row, now_ms)
+            case "workflow_waiting":
+                self._wait(payload)
+            case "workflow_answered":
+                self._answered(payload, now_ms)
             case "workflow_phase":
                 self.current = phase = self._phase(payload.get("title"))
                 phase.begun_ms = now_ms if phase.begun_ms is None else phase.begun_ms
@@ -230,7 +263,8 @@ class RunTree:
         if not isinstance(where, str) or not isinstance(status, str) or self.notice is not None:
             return None
         at_ms = count_of(payload.get("at_ms")) or now_ms
-        row = self.running.get(where) or self.queued.get(where) or self._new_row(where, payload, at_ms)
+        known = self.running.get(where) or self.waiting.get(where) or self.queued.get(where)
+        row = known or self._new_row(where, payload, at_ms)
         row.model = text_of(payload.get("model")) or row.model
         self.has_models = self.has_models or bool(row.model)
         if status in _ENDS:
@@ -241,9 +275,27 @@ class RunTree:
             row.status, row.started_ms = "started", at_ms
         if row.status == "started":
             self._heard(row, at_ms)
-        else:
+        elif row.status == "queued":
             self.queued[where] = row.phase.queued[where] = row
         return None
+
+    def _wait(self, payload: JsonObject) -> None:
+        row = self.running.get(str(payload.get("where"))) or self.waiting.get(str(payload.get("where")))
+        if row is not None:
+            self._leave(row)
+            ask = ask_of(payload)
+            row.waits[ask.id] = ask
+            row.status = "waiting"
+            self.waiting[row.where] = row.phase.waiting[row.where] = row
+
+    def _answered(self, payload: JsonObject, now_ms: int) -> None:
+        row = self.waiting.get(str(payload.get("where")))
+        if row is not None:
+            row.waits.pop(text_of(payload.get("id")), None)
+            if not row.waits:
+                self._leave(row)
+                row.status = "started"
+                self._heard(row, now_ms)
 
     def _new_row(self, where: str, payload: JsonObject, at_ms: int) -> AgentRow:
         phase = self._phase(payload.get("phase"))
@@ -260,7 +312,8 @@ class RunTree:
             rows[row.where] = row
 
     def _leave(self, row: AgentRow) -> None:
-        for rows in (self.running, self.queued, row.phase.running, row.phase.queued):
+        phase = row.phase
+        for rows in (self.running, self.queued, self.waiting, phase.running, phase.queued, phase.waiting):
             rows.pop(row.where, None)
 
     def _ended(self, row: AgentRow, status: str, payload: JsonObject, at_ms: int) -> None:
@@ -271,6 +324,7 @@ class RunTree:
             row.cost_usd = amount_of(payload.get("cost_usd"))
         row.tools = count_of(payload.get("tools"))
         row.error = text_of(payload.get("error"))
+        row.is_parked = payload.get("code") == ParkedError.code
         if row.started_ms is None and (lasted_ms := count_of(payload.get("duration_ms"))) and status != "cached":
             row.started_ms = at_ms - lasted_ms
         row.phase.last_ms = max(row.phase.last_ms, at_ms)
@@ -284,8 +338,23 @@ class RunTree:
         self._told_tokens = count_of(object_of(payload.get("usage")).get("total_tokens")) or self._told_tokens
         told = amount_of(payload.get("cost_usd"))
         self._told_cost = self._told_cost if told is None else told
-        for row in (*self.running.values(), *self.queued.values()):  # nothing runs behind the end
+        for row in (
+            *self.running.values(),
+            *self.waiting.values(),
+            *self.queued.values(),
+        ):  # nothing runs behind the end
             self._ended(row, "cancelled", {}, max(row.last_ms, row.first_ms))
+
+
+def ask_of(payload: JsonObject) -> Ask:
+    """Of a `workflow_waiting`."""
+    id = text_of(payload.get("id"))
+    if payload.get("waits_for") == "approval":
+        return Ask("approve", id, f"{text_of(payload.get('tool'))} {text_of(payload.get('args'))}")
+    options: object = payload.get("options")
+    listed = cast("list[object]", options) if isinstance(options, list) else []
+    numbered = ", ".join(f"{number}. {text_of(option)}" for number, option in enumerate(listed, 1))
+    return Ask("answer", id, text_of(payload.get("question")) + (f" ({numbered})" if numbered else ""))
 
 
 def object_of(value: Any) -> JsonObject:

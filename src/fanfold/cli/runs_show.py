@@ -97,6 +97,8 @@ def command(*, console: Console, run: str, as_json: bool) -> None:
     console.write(_text(shown, console.out_width))
     if shown.problem is not None:
         console.warn(f"note: {shown.problem}")
+    if shown.run.status == "paused" and shown.run.snapshot is not None and shown.run.snapshot.reason == "parked":
+        console.say("see what waits with: fanfold inbox")
     if again is not None:
         console.say(f"resume with: {again}")
     elif shown.run.is_alive:

@@ -64,8 +64,8 @@ class Settled(msgspec.Struct, frozen=True):
             case "workflow":
                 return f"recorded: {_again(owner)}" + (" (the step ends as denied)" if self.what == "denied" else "")
             case "run":
-                denied = " (the agent ends as denied)" if self.what == "denied" else ""
-                return f"recorded: go on with: {self.resume or _IN_PROGRAM.format(owner)}{denied}"
+                so = "its agent ends as denied; " if self.what == "denied" else ""
+                return f"{so}go on with: {self.resume or _IN_PROGRAM.format(owner)}"
 
 
 def settle(console: Console, typed: str, answer_to: Callable[[Waiting], Answer], kind: str, *, as_json: bool) -> None:
@@ -115,8 +115,14 @@ async def _given(here: Here, waiting: Waiting, answer: Answer) -> bool:
         async with open_store() as store:
             await record_answer(waiting, answer, Path.cwd(), store, HostEnv())
     except (SessionBusyError, AlreadyActiveError) as error:
-        raise error.with_hint("it runs just now, and can only be answered there") from None
+        raise error.with_hint(_while_it_runs(waiting)) from None
     return False
+
+
+def _while_it_runs(waiting: Waiting) -> str:
+    if waiting.source == "run" and waiting.process is None:
+        return f"that agent was parked, and can be answered when the run has ended: fanfold logs -f {waiting.owner}"
+    return "it runs just now, and can only be answered there"
 
 
 async def _asked(here: Here, waiting: Waiting, answer: Answer) -> bool:

@@ -7,8 +7,9 @@ from fanfold.cli.call_text import call_text
 from fanfold.cli.cells import one_line
 from fanfold.contracts.record import JsonObject
 from fanfold.control.waiting import Waiting
+from fanfold.kernel.workflow_meta import is_run_id
 
-_KINDS = {"live": "session", "session": "session", "workflow": "workflow", "run": "workflow run"}
+_KINDS = {"live": "session", "session": "session", "workflow": "workflow"}
 
 
 def commands_for(waiting: Waiting) -> list[str]:
@@ -42,8 +43,11 @@ def time_text(ms: int) -> str:
 
 
 def _whose(waiting: Waiting) -> str:
-    parts = [f"{_KINDS[waiting.source]} {waiting.owner}"]
-    if waiting.step is not None:
+    is_run = is_run_id(waiting.owner)
+    parts = [f"{'workflow run' if is_run else _KINDS.get(waiting.source)} {waiting.owner}"]
+    if is_run and waiting.about is not None:
+        parts.append(f"agent {waiting.about}")
+    elif waiting.step is not None:
         parts.append(f"step {waiting.step}" + ("" if waiting.about is None else f" ({waiting.about})"))
     # A live one of no time was left parked, in a session that is open.
     is_parked = waiting.process is None or (waiting.source == "live" and waiting.since_ms is None)

@@ -13,7 +13,7 @@ from fanfold.cli.workflow_endings import Again, end, stopped
 from fanfold.cli.workflow_job import Heard, Launch, Setup, run_job
 from fanfold.cli.workflow_named import Project, is_in_project
 from fanfold.cli.workflow_output import Output, put_result
-from fanfold.errors import UsageError
+from fanfold.errors import ParkedError, UsageError
 from fanfold.workflow.scripts import Script
 
 _MOST_FAILURES = 20
@@ -39,7 +39,9 @@ def attend(
         put_result(console, output, result, file)
     finally:
         if output is None:
-            for line in failure_lines(result.failures, _MOST_FAILURES):
+            # What waits for a person is told at the end, with the commands that answer it.
+            failures = [each for each in result.failures if each.code != ParkedError.code or result.reason != "parked"]
+            for line in failure_lines(failures, _MOST_FAILURES):
                 console.warn(line)
     end(result, allow_failures=allow_failures, again=again, tools=heard.unanswered)
 

@@ -10,11 +10,13 @@ from fanfold.cli.waiting_here import parked_in_run
 from fanfold.cli.waiting_text import commands_for, time_text, waiting_json
 from fanfold.cli.workflow_refusals import RunFailedError
 from fanfold.contracts.workflow_runs import RunSummary, WorkflowResult
+from fanfold.control.waiting import Waiting
 from fanfold.errors import BudgetExhaustedError, ParkedError
 from fanfold.kernel.reason_text import reason_text
 from fanfold.orchestration.ledger import RESOURCE
 
 _LONGEST_REASON = 300
+_LONGEST_NAME = 60
 _MOST_ANSWERS = 10
 
 
@@ -96,10 +98,14 @@ def _parked(result: WorkflowResult, again: Again, tools: Collection[str]) -> Wai
     )
     rules = [word for tool in sorted(tools) for word in ("--allow", tool)]
     lines = ["see what waits with: fanfold inbox"]
-    lines += [f"answer with: {' or '.join(commands_for(each))}" for each in waiting[:_MOST_ANSWERS]]
+    lines += [f"answer {_who(each)}with: {' or '.join(commands_for(each))}" for each in waiting[:_MOST_ANSWERS]]
     lines += [f"then go on with: {resume}"]
     lines += [f"or allow it: {again('resume', result.run_id, *rules)}"] if rules else []
     return error.with_hint("\n".join(lines))
+
+
+def _who(waiting: Waiting) -> str:
+    return "" if waiting.about is None else f"{cut(one_line(waiting.about), _LONGEST_NAME)} "
 
 
 def _paused(result: WorkflowResult) -> RunFailedError:

@@ -124,7 +124,7 @@ async def run_job(launch: Launch, setup: Setup, heard: Heard, console: Console, 
             heard.run_id = started.run_id
             try:
                 async with served(session, console, known_as=started.run_id, is_needed=setup.wait, is_told=is_told):
-                    if setup.wait and is_told:
+                    if setup.wait and is_told and console.is_quiet:  # otherwise the view tells of it
                         heard.note = WaitingNote(started.run_id, session.session_id)
                     return await session.workflows.wait_async(started.run_id)
             except BaseException as error:

@@ -36,6 +36,7 @@ EVENT_TYPES: tuple[str, ...] = (
     "events_left_out",
     "agent_end",
     "error",
+    "question_answered",
     # of children
     "subagent_start",
     "subagent_progress",

@@ -9,7 +9,7 @@ from fanfold.contracts.facts import Fact
 from fanfold.contracts.run_journal import Turns
 from fanfold.contracts.workflow_runs import RunSummary
 from fanfold.control.parked_calls import Answer, Parked, answers_of, new_fact, open_calls, prompt_of, require_waiting
-from fanfold.control.waiting import Waiting, of_parked_call
+from fanfold.control.waiting import Waiting, of_parked_call, waiting_id
 from fanfold.errors import ControlError, FanfoldError
 from fanfold.kernel.run_entries import RunEntry
 from fanfold.kernel.run_journal import encode_line, read_run_journal
@@ -69,10 +69,11 @@ def _add(run: RunSummary, view: RunJournalView, parked: Parked) -> None:
                 about=entry.label or prompt_of(facts),
                 since_ms=None if snapshot is None else snapshot.updated_ms,
             )
-            if run.is_alive and snapshot is not None:
+            if run.is_alive and snapshot is not None and entry.result is None:  # otherwise it was left parked
                 waiting = msgspec.structs.replace(waiting, process=snapshot.process)
             parked.waiting.append(waiting)
-        parked.answered.update({f"{run.run_id}/{step}/{call_id}": what for call_id, what in answers_of(facts)})
+        told = answers_of(facts)
+        parked.answered.update({waiting_id(run.run_id, f"{step}/{call_id}"): what for call_id, what in told})
 
 
 def _unanswered(view: RunJournalView) -> Sequence[RunEntry]:

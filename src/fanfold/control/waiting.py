@@ -6,6 +6,7 @@ from typing import Literal
 from fanfold.contracts.facts import RecordedCall
 from fanfold.contracts.record import JsonObject, Record
 from fanfold.contracts.steps import child_session_id
+from fanfold.kernel.workflow_meta import is_run_id
 from fanfold.session.inbox import PendingConfirmation, PendingQuestion, is_question, question_of
 
 _CHILD_PREFIX = child_session_id("")
@@ -90,7 +91,7 @@ def of_parked_call(
     """A call that a log has left parked."""
     asked = question_of(call, call.id, owner) if is_question(call) else None
     return Waiting(
-        id="/".join([owner, *([] if step is None else [step]), call.id]),
+        id=waiting_id(owner, call.id if step is None else f"{step}/{call.id}"),
         kind="approval" if asked is None else "question",
         source=source,
         owner=owner,
@@ -109,14 +110,28 @@ def of_parked_call(
 def matching(waiting: Sequence[Waiting], typed: str) -> list[Waiting]:
     """Those that `typed` may mean: the one of that id, else all whose id ends with it at a `/`, else at a `-`, for what
     tells the agents of one run apart is the end of their long task ids."""
-    exact = [each for each in waiting if each.id == typed]
+    exact = [each for each in waiting if each.id == typed or typed.removeprefix(_CHILD_PREFIX) in _other_names(each)]
     whole = exact or [each for each in waiting if each.id.endswith(f"/{typed}")]
     return whole or [each for each in waiting if each.id.endswith(f"-{typed}")]
 
 
 def waiting_id(owner: str, call_id: str) -> str:
-    """The id of what its owner knows as `call_id`."""
-    return f"{owner}/{call_id.removeprefix(_CHILD_PREFIX)}"
+    """The id of what its owner knows as `call_id`.
+
+    The task ids of the agents of a workflow run begin with the id of the run: that is not said twice.
+    """
+    own = call_id.removeprefix(_CHILD_PREFIX)
+    return f"{owner}/{own.removeprefix(f'{owner}-') if is_run_id(owner) else own}"
+
+
+def _other_names(waiting: Waiting) -> tuple[str, ...]:
+    """As good as the id: that in the message of a step that was parked, and what the events of a workflow run say,
+    whatever it is served as."""
+    if waiting.step is None:
+        return ()
+    own = f"{waiting.step}/{waiting.call_id.rpartition('/')[2]}"
+    run_id = waiting.step.rsplit("-", 2)[0]
+    return (own, waiting_id(run_id, own)) if is_run_id(run_id) else (own,)
 
 
 def _step_of(session_id: str, own_session_id: str) -> str | None:

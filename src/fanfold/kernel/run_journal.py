@@ -211,6 +211,8 @@ def _why_again(entry: RunEntry) -> str:
         return "its recorded answer cannot be used"
     if entry.result.status == "cancelled":
         return "cancelled before"
+    if entry.has_been_answered:
+        return "it waited for a person, who has answered"
     fault = entry.result.error
     why = "" if fault is None else f": {reason_text(fault.code, fault.message.strip().partition(chr(10))[0])}"
     return f"failed before{why}"[:_MAX_REASON_CHARS]

@@ -109,6 +109,7 @@ class People:
         self._refuse_if_nobody_answers(question_id, call, f"an answer to: {item.question}")
         self._warn_if_nobody_listens(f"an answer: session.answer_question({question_id!r}, text)")
         text = await self._parked(self._around.inbox.answer(item))
+        self._telling.tell("question_answered", question_id=question_id, text=text)
         return answer_fact(call.id, text, length)
 
     def _refuse_if_nobody_answers(self, item_id: str, call: RecordedCall, what: str) -> None:

@@ -44,6 +44,7 @@ from fanfold.workflow.journal import RunJournal
 from fanfold.workflow.kept_turns import KeptTurns
 from fanfold.workflow.progress import Progress
 from fanfold.workflow.script_host import RunHaltedError
+from fanfold.workflow.waits import Waits
 
 BLOB_BYTES = 262_144
 """A longer value lies in a file of its own, and its name in the journal (spec-workflow 5.4)."""
@@ -52,7 +53,13 @@ QUEUED_SECONDS = 0.1
 MAX_REFUSALS = 1_000
 """Of launches: a script that goes on asking behind so many is not going to stop by itself."""
 _INFRASTRUCTURE = (ProviderError.code, ExecutorError.code)
-_PASSED_ON = ("confirmation_required", "confirmation_received", "confirmation_timeout", "user_question")
+_PASSED_ON = (
+    "confirmation_required",
+    "confirmation_received",
+    "confirmation_timeout",
+    "user_question",
+    "question_answered",
+)
 
 
 class Halt(msgspec.Struct, frozen=True):
@@ -96,6 +103,7 @@ class LiveAgents:
         self._control = FanOutControl()
         hear = self._hear if is_listened_to else None
         self._runner = StepRunner(executor, events=hear, control=self._control, leaves_behind=True)
+        self._waits = Waits(run_id, progress)
         self._running: dict[str, PlacedCall] = {}
         """By task id."""
         self._queued: dict[str, PlacedCall] = {}
@@ -261,6 +269,7 @@ class LiveAgents:
             outcome = await self._runner.attempts(spec, turns)
         finally:
             del self._running[spec.task_id]
+            self._waits.end(placed)
         self._judge(outcome)
         if outcome.duration_ms is None:
             outcome = replace(outcome, duration_ms=self._clock.monotonic_ms() - begun_ms)
@@ -300,7 +309,7 @@ class LiveAgents:
             if self.halt is not None:
                 raise await self._halted(self.halt)
         else:
-            self._tell(placed, "failed", {**told, "error": fault.message})
+            self._tell(placed, "failed", {**told, "error": fault.message, "code": fault.code})
         self._progress.failed += 1
         self._progress.parked += fault.code == ParkedError.code
         self._progress.agent_failed(placed.where, placed.title, fault.code, fault.message)
@@ -333,6 +342,7 @@ class LiveAgents:
             self._progress.activity(placed.where, item.payload["metadata"]["tool"])
         elif item.type in _PASSED_ON:
             self._progress.pass_on(item)
+            self._waits.hear(item, placed)
 
 
 def _give_way(slot: Slot, others: Callable[[], None]) -> None:
