@@ -45,6 +45,9 @@ _REFUSED_WRITE = (
 _REPLAY = f"{_RESUME}::test_a_completed_run_replays_to_the_same_bytes_for_nothing"
 _SPENT = f"{_MONEY}::test_at_the_limit_launches_end_and_what_is_under_way_is_recorded"
 _STOPPED = f"{_STOPS}::test_wherever_a_run_is_stopped_it_is_told_once_and_can_be_gone_on_with"
+_VERDICT = (
+    "tests/workflow/test_verdicts.py::test_branches_of_which_none_succeeds_are_a_failed_run_with_its_value_and_counts"
+)
 _VALUES = "tests/workflow/test_values.py::test_an_odd_value_is_the_same_in_each_attempt_or_an_error_in_the_first"
 
 DEFECTS: dict[str, Row] = {
@@ -145,6 +148,7 @@ LAUNCH: dict[str, Row] = {
         "The name is looked up, then come metadata, arguments, permission, what a resume needs, the run itself, and "
         "the first write; code of the script runs behind all that may refuse it.",
         f"{_ORDER}::test_of_several_faults_the_first_in_order_is_told",
+        f"{_ORDER}::test_of_several_faults_of_a_resume_the_first_in_order_is_told",
         f"{_ORDER}::test_a_resume_that_cannot_be_executes_nothing_of_its_script",
         f"{_ORDER}::test_a_file_without_sound_metadata_is_never_executed",
     ),
@@ -201,9 +205,11 @@ SCRIPT: dict[str, Row] = {
         _REFUSED_WRITE,
         _STOPPED,
         f"{_SANDBOX}::test_an_ending_error_is_raised_once_what_runs_has_ended_and_nothing_more_is_begun",
+        f"{_RECORDS}::test_a_recorded_value_that_the_disk_does_not_give_ends_the_run_and_is_no_empty_slot",
     ),
     "5.2f": (
         "The status tells whether anything failed, and a fleet of which nobody succeeded has failed.",
+        _VERDICT,
         f"{_FAN_OUT}::test_a_fleet_in_which_all_fail_has_failed",
         f"{_CALLS}::test_of_five_equal_voters_only_the_two_that_failed_run_again",
         f"{_CONTROL}::test_a_run_that_is_ended_keeps_what_it_finished",
@@ -221,6 +227,7 @@ SCRIPT: dict[str, Row] = {
         "A phase is that of its lane and told once per run; the one that a call names wins.",
         f"{_FAN_OUT}::test_each_lane_has_its_own_phase_and_each_title_is_told_once",
         f"{_EVENTS}::test_a_phase_that_a_nested_workflow_has_too_is_told_once",
+        f"{_EVENTS}::test_a_branch_is_in_the_phase_that_it_was_begun_in_until_it_has_its_own",
     ),
     "5.2j": (
         "A nested workflow has the gate of a launch, arguments of its own and the limits of the run around it, is one "
@@ -238,7 +245,8 @@ SCRIPT: dict[str, Row] = {
         "stays in it (agents of a run start none of their own, and a nested workflow has no place itself).",
         f"{_AGENTS}::test_an_approval_of_an_agent_surfaces_at_its_session_and_frees_its_place",
         f"{_AGENTS}::test_repairs_stay_within_the_cap",
-        "tests/orchestration/test_control_and_limits.py::test_whoever_waits_for_room_has_given_its_slot_back",
+        f"{_LIMITS}::test_agents_that_wait_for_room_in_the_budget_hold_no_place",
+        f"{_LIMITS}::test_agents_that_all_wait_for_a_person_keep_no_branch_from_being_begun",
         f"{_LIMITS}::test_nested_workflows_spend_the_budget_of_the_run_around_them",
     ),
     "5.2l": (
@@ -423,6 +431,9 @@ MONEY: dict[str, Row] = {
         f"{_MONEY}::test_usage_that_nobody_told_is_estimated_and_flagged",
         f"{_EVENTS}::test_the_notification_tells_what_came_of_it_and_what_it_took",
         f"{_JOURNAL}::test_unknown_usage_is_told_and_is_not_zero",
+        "tests/workflow/test_unknown_usage.py"
+        "::test_an_agent_that_was_cut_off_leaves_the_totals_of_its_run_flagged_for_good",
+        "tests/workflow/test_unknown_usage.py::test_an_agent_that_is_left_behind_flags_what_its_attempt_has_spent",
     ),
     "5.6b": (
         "Every attempt is paid for: invalid, repeated, cancelled, failed.",
@@ -531,7 +542,10 @@ CASES: dict[str, Row] = {
         "What nobody asks for any more is counted and changes nothing.",
         f"{_CALLS}::test_a_call_that_is_gone_is_reported_and_the_others_are_not_touched",
     ),
-    "7.18": ("A nested workflow asks for itself.", f"{_CALLS}::test_a_nested_workflow_asks_for_itself"),
+    "7.18": (
+        "A nested workflow asks for itself, and each replays.",
+        f"{_CALLS}::test_a_nested_workflow_asks_for_itself",
+    ),
     "7.19": ("A hundred items keep their order, and exactly as many run as may.", _CAP),
     "7.21": (
         "A branch that raises at once costs its sibling nothing, and the run is not `completed`.",
@@ -542,8 +556,8 @@ CASES: dict[str, Row] = {
         f"{_FAN_OUT}::test_on_request_the_first_failure_in_input_order_is_raised_once_all_have_ended",
     ),
     "7.23": (
-        "A run of which all agents fail has failed, with its counts (branches that fail without any agent are "
-        "`completed_with_failures`: the script has returned what it wanted of them).",
+        "A run of which all agents, or all branches, fail has failed, with its counts.",
+        _VERDICT,
         f"{_FAN_OUT}::test_a_fleet_in_which_all_fail_has_failed",
         f"{_EVENTS}::test_of_very_many_failures_some_are_told_and_all_are_counted",
     ),

@@ -1,6 +1,7 @@
 """Two calls are the same call exactly when they mean the same, and a draw is the same in each attempt."""
 
 import hashlib
+import itertools
 import json
 import math
 import unicodedata
@@ -94,7 +95,11 @@ def test_each_byte_of_a_prompt_counts() -> None:
 def test_no_text_can_pass_for_another_field() -> None:
     one = identity(prompt='x","schema":null', agent="y")
     two = identity(prompt="x", agent='y","schema":null')
-    assert len({one, two, identity(prompt="x|y", agent="z"), identity(prompt="x", agent="y|z")}) == 4
+    assert one != two
+    for between, nothing in itertools.product(("|", "\0", "\n", ",", ", ", " "), ("None", "null", "")):
+        # between prompt and agent stands a schema, which there is none of
+        gap = f"{between}{nothing}{between}"
+        assert identity(prompt=f"x{gap}y", agent="z") != identity(prompt="x", agent=f"y{gap}z")
 
 
 def test_the_order_of_keys_in_a_schema_does_not_count_and_its_values_do() -> None:

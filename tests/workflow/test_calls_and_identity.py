@@ -219,7 +219,8 @@ def test_shared_calls_have_one_answer_and_a_copy_each(tmp_path: Path) -> None:
     async def script(ctx: Any, args: Any) -> Any:
         schema = {"type": "object"}
         found = await ctx.parallel([lambda: ctx.agent("one", schema=schema, share=True) for _ in range(4)])
-        found[0]["mine"] = True
+        for number, each in enumerate(found):
+            each["mine"] = number
         return [*found, await ctx.agent("one", schema=schema, share=True)]
 
     async def answer(spec: AgentStepSpec) -> Any:
@@ -229,7 +230,7 @@ def test_shared_calls_have_one_answer_and_a_copy_each(tmp_path: Path) -> None:
         team = Team(answer)
         result = await Rig(tmp_path, team).run(script)
         assert len(team.asked) == 1
-        assert result.value == [{"a": [1], "mine": True}, *[{"a": [1]}] * 4]
+        assert result.value == [*({"a": [1], "mine": number} for number in range(4)), {"a": [1]}]
 
     asyncio.run(main())
 

@@ -71,8 +71,10 @@ def test_the_launch_answers_before_the_first_agent_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", ["[1]", "text", [1], 7, {"a": float("nan")}, {"a": {1, 2}}, {"a": b"x"}, {1: 2}, {"a": "x" * 1_100_000}]
-)
+    "args",
+    ["[1]", "text", [1], 7, {"a": float("nan")}, {"a": {1, 2}}, {"a": b"x"}, {1: 2},
+     {"a": "x" * 1_100_000}, {"a": "\n" * 600_000}],  # the last one is twice as long as JSON
+)  # fmt: skip
 def test_arguments_that_are_no_json_object_are_refused(tmp_path: Path, args: Any) -> None:
     async def main() -> None:
         rig = Rig(tmp_path)
@@ -197,7 +199,7 @@ def test_a_file_that_is_no_workflow_is_listed_with_its_problem_and_never_run(
         (bad,) = [info for info in rig.workflows.available() if info.path == "bad.py"]
         assert bad.problem is not None
         assert named in bad.problem
-        await refused(rig, "bad_script", "bad.py")
+        await refused(rig, code, "bad.py")
 
     asyncio.run(main())
 

@@ -94,13 +94,13 @@ def test_what_goes_wrong_in_a_nested_workflow_is_raised_where_it_was_asked_for(t
         try:
             await ctx.workflow("broken")
         except KeyError as error:
-            return [str(error), await ctx.parallel([lambda: ctx.workflow("broken")])]
+            return [str(error), await ctx.parallel([lambda: ctx.workflow("broken"), lambda: 1])]
 
     async def main() -> None:
         rig = Rig(tmp_path)
         rig.register(broken, name="broken")
         result = await rig.run(script)
-        assert (result.status, result.value) == ("completed_with_failures", ["'mine'", [None]])
+        assert (result.status, result.value) == ("completed_with_failures", ["'mine'", [None, 1]])
 
     asyncio.run(main())
 
@@ -128,6 +128,28 @@ def test_agents_that_all_wait_for_a_person_keep_no_branch_from_being_begun(tmp_p
         assert (result.status, result.value) == ("completed", [*"abcdefghijkl", "last"])
 
     asyncio.run(main())
+
+
+def test_agents_that_wait_for_room_in_the_budget_hold_no_place(tmp_path: Path) -> None:
+    """Two places: were one of those who wait in one, the next one would have to queue."""
+
+    async def script(ctx: Any, args: Any) -> Any:
+        return await ctx.parallel([lambda each=each: ctx.agent(each) for each in ("runs", "waits", "waits too")])
+
+    async def main() -> None:
+        async def answer(spec: AgentStepSpec) -> str:
+            await asyncio.sleep(5)
+            seen.append(rig.team.in_flight)
+            return spec.prompt
+
+        seen: list[int] = []
+        limits = WorkflowLimits(concurrency=2)
+        rig = Rig(tmp_path, Team(answer), files=MemoryRuns(), env=virtual_env(), limits=limits)
+        result = await rig.run(script, budget_tokens=3 * TOKENS)
+        assert (result.value, seen[0]) == (["runs", "waits", "waits too"], 1)
+        assert [each["label"] for each in rig.progress("workflow_agent") if each["status"] == "queued"] == []
+
+    run_virtually(main())
 
 
 def test_a_resume_may_have_other_limits_and_another_budget(tmp_path: Path) -> None:

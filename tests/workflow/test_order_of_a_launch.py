@@ -41,7 +41,7 @@ def test_of_several_faults_the_first_in_order_is_told(tmp_path: Path) -> None:
         rig.folder.scripts["bad.py"] = tattling(mark, '{"name": "bad"}')
         rig.folder.scripts["a.py"] = tattling(mark, rest="raise ValueError('at import')")
         await refused(rig, "unknown_workflow", "other", args="[]")
-        await refused(rig, "bad_script", "bad.py", args="[]")
+        await refused(rig, "bad_meta", "bad.py", args="[]")
         await refused(rig, "bad_args", "filed", args={})
         await refused(rig, "denied", "filed", args={"a": 1})
         rig.rules.clear()

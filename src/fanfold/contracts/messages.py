@@ -28,7 +28,7 @@ class Usage(Record, frozen=True, kw_only=True):
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
     is_estimated: bool = False
-    """True when at least one call came without usage and was counted as bytes / 4."""
+    """True when at least one call came without usage and was counted as bytes / 4, or was cut off uncounted."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(

@@ -81,7 +81,8 @@ class RunJournalView:
     @property
     def usage(self) -> Usage:
         """Of all results of this run's attempts; what was copied into it cost it nothing."""
-        return self._usage.usage()
+        usage = self._usage.usage()
+        return msgspec.structs.replace(usage, is_estimated=True) if self.is_partial else usage
 
     @property
     def parent(self) -> str | None:
@@ -242,7 +243,7 @@ class RunJournalView:
         self.results += 1
         if record.usage is not None:
             self._usage.add(record.usage)
-        elif record.status != "skipped":
+        else:
             self.is_partial = True
         if record.cost is not None:
             self.cost = (self.cost or 0.0) + record.cost

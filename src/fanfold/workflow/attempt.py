@@ -220,6 +220,9 @@ class Attempt:
         if progress.done + progress.cached + progress.skipped == 0 and progress.failed:
             reason = f"all {progress.failed} agents failed; the first: {progress.failures[0].message}"
             return _End("failed", value, error=RunFault(code=progress.failures[0].code, message=reason))
+        if progress.null_results == progress.slots > 0:
+            reason = f"of {progress.slots} branches none succeeded; the first: {progress.failures[0].message}"
+            return _End("failed", value, error=RunFault(code=progress.failures[0].code, message=reason))
         return _End("completed_with_failures", value)
 
     def _fault(self, error: BaseException) -> RunFault:

@@ -233,6 +233,7 @@ class RunHost:
                 f"{verb}() was given {count} items, and one call takes at most {self.limits.max_items}; nothing of it "
                 "was started: split it into several calls",
             )
+        self._progress.slots += count
 
     def now_ms(self) -> int:
         self._require_script("now")

@@ -26,6 +26,8 @@ class Progress:
         self.cached = 0
         self.failed = 0
         self.skipped = 0
+        self.slots = 0
+        """Branches of `parallel` and items of `pipeline`."""
         self.null_results = 0
         self.parked = 0
         """Agents that wait for a person where nobody can answer."""
@@ -105,6 +107,8 @@ class Progress:
     def spent(self, usage: Usage | None, cost_usd: float | None, tool_uses: int) -> None:
         if usage is not None:
             self.usage.add(usage)
+        else:  # of one that was left behind: unknown is not zero
+            self.usage.is_estimated = True
         if cost_usd is not None:
             self.cost_usd = (self.cost_usd or 0.0) + cost_usd
         self.tool_uses += tool_uses

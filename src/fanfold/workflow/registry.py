@@ -49,6 +49,8 @@ class ScriptFolder(Protocol):
 class _Found(msgspec.Struct, frozen=True):
     info: WorkflowInfo
     script: Script | None
+    code: str = "bad_script"
+    """Of its problem, where it has no script."""
 
 
 class Registry:
@@ -82,7 +84,7 @@ class Registry:
         """Raises WorkflowInputError: `unknown_workflow`, or what is wrong with it."""
         found = self._known(name)
         if found.script is None:
-            raise WorkflowInputError("bad_script", f"workflow '{found.info.name}': {found.info.problem}")
+            raise WorkflowInputError(found.code, f"workflow '{found.info.name}': {found.info.problem}")
         return found.script
 
     def info(self, name: object) -> WorkflowInfo:
@@ -133,7 +135,7 @@ class Registry:
             script = read_script(file.text, "file", file.path)
         except WorkflowInputError as error:
             problem = str(error).removeprefix(file.path).lstrip(", ")  # it stands beside its path
-            return _Found(WorkflowInfo(name=file.path, kind="file", path=file.path, problem=problem), None)
+            return _Found(WorkflowInfo(name=file.path, kind="file", path=file.path, problem=problem), None, error.code)
         return self._told(script)
 
 
