@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from fanfold.agent import LOG_DIRECTORY
 from fanfold.cli.console import Console
 from fanfold.cli.endings import NotThereError
 from fanfold.cli.exit_codes import ExitCode
 from fanfold.cli.options import console_options, json_option, workspace_option
+from fanfold.live_sessions import LOG_DIRECTORY
 from fanfold.stores import repair as logs
 from fanfold.stores.thread_name import file_name
 

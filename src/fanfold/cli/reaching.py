@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from fanfold.agent import LOG_DIRECTORY
 from fanfold.cli.cells import cut
 from fanfold.cli.endings import NotThereError
 from fanfold.cli.waiting_here import Here, LiveOne, look_here
 from fanfold.control.place import require_unix_sockets
+from fanfold.live_sessions import LOG_DIRECTORY
 from fanfold.nearest import did_you_mean
 from fanfold.stores.thread_name import file_name
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from fanfold.agent import LOG_DIRECTORY
 from fanfold.cli.call_text import call_text
 from fanfold.cli.cells import cut, one_line
 from fanfold.cli.console import Console
@@ -14,6 +13,7 @@ from fanfold.cli.render import table
 from fanfold.cli.thread_reader import ThreadView, read_thread
 from fanfold.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from fanfold.kernel.transcript import as_history
+from fanfold.live_sessions import LOG_DIRECTORY
 from fanfold.stores.jsonl import JsonlFactLog
 
 _LONGEST_OUTPUT = 400

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fanfold.agent import LOG_DIRECTORY
 from fanfold.cli.endings import NotThereError
 from fanfold.contracts.facts import Fact, UserMessaged
 from fanfold.contracts.messages import ASK_USER
 from fanfold.errors import CorruptLogError
 from fanfold.kernel.fold import fold
 from fanfold.kernel.state import EMPTY, SessionState
+from fanfold.live_sessions import LOG_DIRECTORY
 from fanfold.regular_file import read_regular
 from fanfold.stores.thread_index import Fault, ThreadIndex
 from fanfold.stores.thread_name import file_name

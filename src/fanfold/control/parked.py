@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from fanfold.agent import LOG_DIRECTORY
 from fanfold.control.parked_calls import (
     Answer,
     Parked,
@@ -25,6 +24,7 @@ from fanfold.control.waiting import Waiting, of_parked_call
 from fanfold.env import HostEnv
 from fanfold.errors import AlreadyActiveError, CorruptLogError, FanfoldError
 from fanfold.kernel.journal import asked_specs
+from fanfold.live_sessions import LOG_DIRECTORY
 from fanfold.orchestration.journal import KIND, WorkflowJournal, read_journal
 from fanfold.protocols import HeldThread, SessionStore
 from fanfold.regular_file import read_regular

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from fanfold.agent import LOG_DIRECTORY
 from fanfold.contracts.facts import Fact, NewFact
 from fanfold.errors import UsageError
+from fanfold.live_sessions import LOG_DIRECTORY
 from fanfold.protocols import FactLog, ModelClient, SessionStore, Tool
 from fanfold.stores.jsonl import JsonlFactLog
 from fanfold.testing.crashing_seams import CrashingLog, CrashingModel, CrashingStore, CrashingTool
