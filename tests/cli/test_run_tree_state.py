@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanfold.cli.cells import width_of
+from fanfold.cli.event_fields import text_of
 from fanfold.cli.run_tree_rows import frame
-from fanfold.cli.run_tree_state import KEPT_ROWS, STALLED_MS, AgentRow, RunTree, text_of
+from fanfold.cli.run_tree_state import KEPT_ROWS, STALLED_MS, AgentRow, RunTree
 from fanfold.contracts.events import event
 
 NOW = 1_700_000_000_000

@@ -9,9 +9,10 @@ import click
 import msgspec
 
 from fanfold.cli.console import Console
+from fanfold.cli.event_fields import text_of
 from fanfold.cli.options import console_options, workspace_option
 from fanfold.cli.run_tree import PlainRun
-from fanfold.cli.run_tree_state import RunTree, text_of
+from fanfold.cli.run_tree_state import RunTree
 from fanfold.cli.runs_here import find_run, next_command, run_files, status_text
 from fanfold.cli.stopping import run_until_stopped
 from fanfold.cli.workflow_refusals import refusals

@@ -9,9 +9,11 @@ from typing import Any, Literal, Protocol, Self
 
 from fanfold.cli.cells import cut
 from fanfold.cli.console import Console
+from fanfold.cli.event_fields import amount_of, count_of, object_of, text_of
 from fanfold.cli.progress import JsonLines, Silent
+from fanfold.cli.run_tree_ask import ask_of
 from fanfold.cli.run_tree_rows import money_text
-from fanfold.cli.run_tree_state import AgentRow, RunTree, amount_of, ask_of, count_of, object_of, text_of
+from fanfold.cli.run_tree_state import AgentRow, RunTree
 from fanfold.cli.tally import Tally, seconds_text, tokens_text
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from fanfold.cli.cells import cut, pad, width_of
-from fanfold.cli.run_tree_state import AgentRow, PhaseNode, RunTree, count_of, text_of
+from fanfold.cli.event_fields import count_of, text_of
+from fanfold.cli.run_tree_state import AgentRow, PhaseNode, RunTree
 from fanfold.cli.tally import seconds_text, tokens_text
 
 Line = list[tuple[str, str]]
@@ -253,10 +254,12 @@ def _waiting(row: AgentRow, columns: _Columns) -> str:
     is not that."""
     ask, *others = row.waits.values()
     more = f" and {len(others)} more" if others else ""
-    needed = f": {ask.verb} {ask.id.partition('/')[2]}{more}"
+    needed = f"{ask.verb} {ask.id.partition('/')[2]}{more}"
     amounts = _TOKEN_CELLS + _TIME_CELLS + (_MONEY_CELLS if columns.has_money else 0)
-    room = columns.width - amounts - len("  ? ") - width_of(needed)
-    return f"{cut(row.label, max(_SHORTEST_LABEL, room))}{needed} · {ask.about}"
+    room = columns.width - amounts - width_of(f"  ? : {needed} …")
+    if room < _SHORTEST_LABEL:
+        return f"{needed} · {row.label}"
+    return f"{cut(row.label, room)}: {needed} · {ask.about}"
 
 
 def _row(

@@ -4,40 +4,23 @@ An event costs the same however many came before, and agents that have ended lea
 million of them. Texts are made safe and short here, once, and not in each frame.
 """
 
-import shlex
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from typing import cast
 
-from fanfold.cli.cells import ELLIPSIS, one_line
-from fanfold.cli.safe_text import printable
+from fanfold.cli.event_fields import amount_of, count_of, object_of, text_of
+from fanfold.cli.run_tree_ask import Ask, ask_of
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import ParkedError
-from fanfold.kernel.plain_text import plain
 
 STALLED_MS = 120_000
 """Silence after which an agent is marked; nothing is done to it."""
 KEPT_ROWS = 64
 """Newest of the agents of a phase that have ended, and as many of those that have failed."""
-_LONGEST_TEXT = 1_000
 
 _KINDS = frozenset({"async_launched", "task_started", "task_progress", "task_notification"})
 _ENDS = frozenset({"done", "cached", "failed", "cancelled", "skipped"})
-
-
-class Ask(NamedTuple):
-    """What an agent waits for."""
-
-    verb: Literal["approve", "answer"]
-    id: str
-    """What the command of that name takes."""
-    about: str
-
-    @property
-    def command(self) -> str:
-        """The one that answers it; of an approval also `deny` does."""
-        return f"fanfold {self.verb} {shlex.quote(self.id)}" + (" TEXT" if self.verb == "answer" else " (or deny)")
 
 
 @dataclass(slots=True, eq=False)
@@ -344,34 +327,3 @@ class RunTree:
             *self.queued.values(),
         ):  # nothing runs behind the end
             self._ended(row, "cancelled", {}, max(row.last_ms, row.first_ms))
-
-
-def ask_of(payload: JsonObject) -> Ask:
-    """Of a `workflow_waiting`."""
-    id = text_of(payload.get("id"))
-    if payload.get("waits_for") == "approval":
-        return Ask("approve", id, f"{text_of(payload.get('tool'))} {text_of(payload.get('args'))}")
-    options: object = payload.get("options")
-    listed = cast("list[object]", options) if isinstance(options, list) else []
-    numbered = ", ".join(f"{number}. {text_of(option)}" for number, option in enumerate(listed, 1))
-    return Ask("answer", id, text_of(payload.get("question")) + (f" ({numbered})" if numbered else ""))
-
-
-def object_of(value: Any) -> JsonObject:
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
-
-
-def text_of(value: Any) -> str:
-    """One safe line of bounded length; empty for what is no text."""
-    if not isinstance(value, str):
-        return ""
-    text = one_line(printable(plain(value[:_LONGEST_TEXT])))
-    return f"{text}{ELLIPSIS}" if len(value) > _LONGEST_TEXT else text
-
-
-def count_of(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-def amount_of(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

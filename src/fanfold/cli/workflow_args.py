@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import msgspec
 
+from fanfold.cli.event_fields import object_of
 from fanfold.cli.named_input import STDIN, read_stdin, read_text
-from fanfold.cli.run_tree_state import object_of
 from fanfold.contracts.codec import decode_json
 from fanfold.contracts.record import JsonObject, JsonValue
 from fanfold.errors import UsageError

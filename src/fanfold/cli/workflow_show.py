@@ -9,8 +9,8 @@ import msgspec
 
 from fanfold.cli.cells import one_line, pad
 from fanfold.cli.console import Console
+from fanfold.cli.event_fields import object_of
 from fanfold.cli.options import console_options, json_option, workspace_option
-from fanfold.cli.run_tree_state import object_of
 from fanfold.cli.workflow_list import state_of
 from fanfold.cli.workflow_named import find_info, open_project, read_script_text
 from fanfold.cli.workflow_refusals import refusals
