@@ -149,7 +149,7 @@ def test_columns_are_known_by_plain_names(tmp_path: Path) -> None:
     [
         ("in.jsonl", '{"a": 1}\n[1]\n', r"in\.jsonl:2: not a JSON object"),
         ("in.jsonl", '{"a": 1}\n\n{"a": \n', r"in\.jsonl:3: not a JSON object"),
-        ("in.csv", "a,b\n1,2\n1\n", r"in\.csv:3: 1 cells, but the header has 2"),
+        ("in.csv", "a,b\n1,2\n1\n", r"in\.csv:3: 1 cell, but the header has 2"),
         ("in.csv", "a,a\n1,2\n", r"in\.csv:1: two fields are called 'a'"),
         ("in.csv", "a,\n1,2\n", r"in\.csv:1: a field has no name"),
         ("in.csv", 'a\n"x\n', r"in\.csv:2: unexpected end of data"),

@@ -275,7 +275,7 @@ def test_a_review_all_of_which_failed_has_failed(fanfold: Fanfold, repo: Any) ->
     repo(lambda asked: Http(status=500))
     done = fanfold(*ONE)
     assert done.code == 1
-    assert "failed: all 1 agents failed" in done.err
+    assert "failed: its only agent failed: " in done.err
     assert "resume with: fanfold review --resume wf_review-changes_" in done.err
 
 

@@ -31,7 +31,7 @@ CONTRADICTORY: list[tuple[dict[str, Any], str]] = [
     ({"type": "number", "const": True}, "no value of const is of type number"),
     ({"type": "object", "required": ["a"], **CLOSED}, "'a' is required, but additionalProperties is false"),
     ({"required": ["a"], "properties": {"a": False}}, "'a' is required, but its schema is false"),
-    ({"required": ["a", "b"], "maxProperties": 1}, "2 names are required, but maxProperties is 1"),
+    ({"required": ["a", "b"], "maxProperties": 1}, "2 required names, but maxProperties is 1"),
 ]
 
 SOUND: list[dict[str, Any]] = [

@@ -8,6 +8,7 @@ from fanfold.cli.console import Console
 from fanfold.cli.endings import NotThereError
 from fanfold.cli.exit_codes import ExitCode
 from fanfold.cli.options import console_options, json_option, workspace_option
+from fanfold.kernel.counted import counted
 from fanfold.live_sessions import LOG_DIRECTORY
 from fanfold.stores import repair as logs
 from fanfold.stores.thread_name import file_name
@@ -32,7 +33,7 @@ def check_log(ctx: click.Context, *, console: Console, thread: str, as_json: boo
     else:
         for problem in report.problems:
             console.write(f"{report.path}:{problem.line}: {problem.reason}\n")
-        console.say(f"{report.good_facts} facts are good, {len(report.problems)} problems")
+        console.say(f"{counted(report.good_facts, 'good fact')}, {counted(len(report.problems), 'problem')}")
         if report.is_self_healing:
             console.say("hint: only the end is torn; the next run of this session sets it aside by itself")
         elif report.problems:

@@ -12,6 +12,7 @@ import msgspec
 from fanfold.cli.named_input import read_text
 from fanfold.contracts.codec import decode_json
 from fanfold.errors import UsageError
+from fanfold.kernel.counted import counted
 
 SUFFIXES = (".jsonl", ".ndjson", ".csv")
 
@@ -71,7 +72,7 @@ def _from_csv(label: str, text: str) -> Iterator[FileRecord]:
         for row in filter(None, reader):
             place = f"{label}:{reader.line_num}"
             if len(row) != len(header):
-                raise UsageError(f"{place}: {len(row)} cells, but the header has {len(header)}")
+                raise UsageError(f"{place}: {counted(len(row), 'cell')}, but the header has {len(header)}")
             whole = msgspec.json.encode(dict(zip(header, row, strict=True))).decode()
             yield FileRecord(place, whole, dict(zip(names, row, strict=True)))
     except csv.Error as error:

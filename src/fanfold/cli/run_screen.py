@@ -7,6 +7,7 @@ from fanfold.cli.cells import cut
 from fanfold.cli.console import Console
 from fanfold.cli.tally import tokens_text
 from fanfold.contracts.events import AgentEvent, AgentResult
+from fanfold.kernel.counted import counted
 
 _LONGEST_CALL = 120
 
@@ -84,5 +85,5 @@ class RunScreen:
             tools = ", ".join(sorted(self._unanswered))
             self.console.warn(f"hint: a child wanted to use {tools}, and nobody can be asked here; allow it with")
             self.console.warn(f"      {rules}, or answer from another terminal, with --wait")
-        cost = f"{tokens_text(result.total_tokens)} tokens, {result.tool_calls_count} tool calls"
+        cost = f"{tokens_text(result.total_tokens)} tokens, {counted(result.tool_calls_count, 'tool call')}"
         self.console.say(f"session {self._session_id}: {cost}")

@@ -6,9 +6,9 @@ import msgspec
 
 from fanfold.cli.ask import ask_yes_no
 from fanfold.cli.console import Console
-from fanfold.cli.tally import counted
 from fanfold.contracts.record import JsonObject
 from fanfold.errors import UsageError, WorkflowInputError
+from fanfold.kernel.counted import counted
 from fanfold.protocols import WorkflowFiles
 from fanfold.workflow.upkeep import remove_run
 

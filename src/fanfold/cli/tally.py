@@ -89,11 +89,6 @@ def tokens_text(tokens: int) -> str:
     return f"{tokens / 1000:.1f}k" if tokens < 1_000_000 else f"{tokens / 1_000_000:.1f}M"
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 agent`, `2 agents`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def rough_tokens(tokens: int) -> str:
     """`412`, `4k`, `12k`, `3.1M`: an estimate, as exact as it is."""
     if tokens < 1_000:

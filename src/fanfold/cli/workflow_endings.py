@@ -5,13 +5,13 @@ from collections.abc import Callable, Collection
 from fanfold.cli.cells import cut, one_line
 from fanfold.cli.endings import FailedStepsError, StoppedBySignal, WaitingError
 from fanfold.cli.runs_here import counts_text
-from fanfold.cli.tally import counted
 from fanfold.cli.waiting_here import parked_in_run
 from fanfold.cli.waiting_text import commands_for, time_text, waiting_json
 from fanfold.cli.workflow_refusals import RunFailedError
 from fanfold.contracts.workflow_runs import RunSummary, WorkflowResult
 from fanfold.control.waiting import Waiting
 from fanfold.errors import BudgetExhaustedError, ParkedError
+from fanfold.kernel.counted import counted
 from fanfold.kernel.reason_text import reason_text
 from fanfold.orchestration.ledger import RESOURCE
 

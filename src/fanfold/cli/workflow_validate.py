@@ -11,11 +11,11 @@ import click
 from fanfold.cli.console import Console
 from fanfold.cli.exit_codes import ExitCode
 from fanfold.cli.options import console_options, json_option, workspace_option
-from fanfold.cli.tally import counted
 from fanfold.cli.workflow_hazards import Finding, find_hazards
 from fanfold.cli.workflow_named import find_info, open_project, path_of, read_script_text
 from fanfold.cli.workflow_refusals import refusals
 from fanfold.errors import WorkflowInputError
+from fanfold.kernel.counted import counted
 from fanfold.workflow.sandbox import check_inline
 from fanfold.workflow.scripts import read_script
 

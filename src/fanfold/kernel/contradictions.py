@@ -10,6 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from fanfold.contracts.record import JsonObject
+from fanfold.kernel.counted import counted
 from fanfold.kernel.subschemas import escaped, subschemas
 
 _BOUNDS = (
@@ -89,7 +90,7 @@ def _forbidden_required(schema: JsonObject) -> Iterator[str]:
             yield f"'{name}' is required, but additionalProperties is false; add it to properties"
     if len(set(required)) > schema.get("maxProperties", len(required)):
         most = schema["maxProperties"]
-        yield f"{len(set(required))} names are required, but maxProperties is {most}; raise it"
+        yield f"{counted(len(set(required)), 'required name')}, but maxProperties is {most}; raise it"
 
 
 _RULES: tuple[Callable[[JsonObject], Iterator[str]], ...] = (

@@ -6,6 +6,7 @@ from fanfold.contracts.messages import NO_USAGE
 from fanfold.contracts.steps import AgentStepSpec
 from fanfold.contracts.workflow import PlannedStep, ResumePlan
 from fanfold.kernel.changed_lines import changed_lines
+from fanfold.kernel.counted import counted
 from fanfold.kernel.journal import JournalView, Thread, asked_specs, usage_of
 from fanfold.kernel.step_identity import MEANING, step_identity
 from fanfold.orchestration.journal import read_journal
@@ -58,7 +59,9 @@ def _planned(
 
 
 def _turns(thread: Thread) -> str:
-    return f"interrupted after {len(thread.facts)} recorded facts, {usage_of(thread.facts).total_tokens} tokens"
+    return (
+        f"interrupted after {counted(len(thread.facts), 'recorded fact')}, {usage_of(thread.facts).total_tokens} tokens"
+    )
 
 
 def _difference(old: AgentStepSpec | None, new: AgentStepSpec) -> tuple[str, tuple[str, ...]]:

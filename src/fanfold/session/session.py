@@ -11,6 +11,7 @@ from fanfold.contracts.messages import Attachment
 from fanfold.contracts.record import JsonObject, own_copy
 from fanfold.errors import UsageError
 from fanfold.foreign import logger
+from fanfold.kernel.counted import counted
 from fanfold.kernel.plain_text import is_plain
 from fanfold.kernel.transcript import as_history
 from fanfold.options import SessionOptions
@@ -193,7 +194,7 @@ class Session(Hosted):
             nonlocal is_done
             done = await compact(scope.driver, scope.effects, scope.held.last_seq)
             is_done = done.after < done.before
-            return f"{done.before} messages became {done.after}"
+            return f"{counted(done.before, 'message')} became {done.after}"
 
         async with self._conversation.notices.held_off():
             started = self._conversation.start("/compact", answered(run), takes_steers=False)

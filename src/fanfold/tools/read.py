@@ -6,6 +6,7 @@ from typing import BinaryIO
 
 from fanfold.contracts.messages import ToolOutput, ToolSpec
 from fanfold.contracts.record import JsonObject
+from fanfold.kernel.counted import counted
 from fanfold.tools.artifacts import artifact_path
 from fanfold.tools.grep_worker import SNIFFED_BYTES
 from fanfold.tools.refusal import ToolRefusal, failed_output
@@ -126,7 +127,7 @@ def _numbered(file: BinaryIO, offset: int, limit: int, budget: int) -> str:
         shown.append(line)
         is_broken |= broken
     if not shown and offset:
-        raise ToolRefusal(f"Offset {offset} exceeds file length ({count} lines)")
+        raise ToolRefusal(f"Offset {offset} exceeds file length ({counted(count, 'line')})")
     if has_more:
         shown.append(f"[more lines follow; continue with offset={offset + len(shown)}]")
     if is_broken:

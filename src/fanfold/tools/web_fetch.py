@@ -20,6 +20,7 @@ import msgspec
 
 from fanfold.contracts.messages import ToolOutput, ToolSpec
 from fanfold.contracts.record import JsonObject
+from fanfold.kernel.counted import counted
 from fanfold.kernel.url import MAX_URL_CHARACTERS, normal_url, url_fault
 from fanfold.protocols import ToolScope
 from fanfold.tools.artifacts import MAX_OUTPUT_BYTES
@@ -238,7 +239,7 @@ def _answer(page: _Page, way: _Way, args: JsonObject) -> ToolOutput:
     most: int = MAX_ERROR_CHARACTERS if is_error else args.get("max_chars", DEFAULT_CHARACTERS)
     start: int = args.get("offset", 0)
     if start and start >= len(text):
-        raise ToolRefusal(f"offset {start} exceeds the page ({len(text)} characters)")
+        raise ToolRefusal(f"offset {start} exceeds the page ({counted(len(text), 'character')})")
     part = text[start : start + most].encode("utf-8", "replace")[:_PAGE_BYTES].decode("utf-8", "ignore")
     lines = [_head(page, way), *([f"Title: {title[:500]}"] if title else []), "", part or "[the page is empty]"]
     end = start + len(part)

@@ -218,12 +218,19 @@ class Attempt:
         if not progress.has_failures:
             return _End("completed", value)
         if progress.done + progress.cached + progress.skipped == 0 and progress.failed:
-            reason = f"all {progress.failed} agents failed; the first: {progress.failures[0].message}"
-            return _End("failed", value, error=RunFault(code=progress.failures[0].code, message=reason))
+            which = (
+                "its only agent failed" if progress.failed == 1 else f"all {progress.failed} agents failed; the first"
+            )
+            return self._none_succeeded(which, value)
         if progress.null_results == progress.slots > 0:
-            reason = f"of {progress.slots} branches none succeeded; the first: {progress.failures[0].message}"
-            return _End("failed", value, error=RunFault(code=progress.failures[0].code, message=reason))
+            one = progress.slots == 1
+            which = "its only branch failed" if one else f"of {progress.slots} branches none succeeded; the first"
+            return self._none_succeeded(which, value)
         return _End("completed_with_failures", value)
+
+    def _none_succeeded(self, which: str, value: JsonValue) -> _End:
+        first = self._progress.failures[0]
+        return _End("failed", value, error=RunFault(code=first.code, message=f"{which}: {first.message}"))
 
     def _fault(self, error: BaseException) -> RunFault:
         if isinstance(error, asyncio.CancelledError | RunHaltedError):
