@@ -10,6 +10,7 @@ import pytest
 
 from fanfold import Agent, HostEnv, PermissionPolicy, SequentialIds, Session, Usage
 from fanfold.contracts.codec import decode_fact
+from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.messages import ASK_USER, AssistantMessage, ModelReply, ModelRequest, ToolCall, ToolMessage
 from fanfold.errors import (
     MissingStoreError,
@@ -322,6 +323,23 @@ def test_a_denied_tool_is_refused_and_the_model_told(tmp_path: Path) -> None:
 
 def ask(question: str) -> Reply:
     return calls((ASK_USER, {"question": question, "options": ["a", "b"]}))
+
+
+def test_the_answer_to_a_question_is_told_before_the_model_reads_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, ScriptedModel([ask("which?"), "so it is a"])) as session:
+            told: list[AgentEvent] = []
+            async for item in await session.stream_async("go"):
+                told.append(item)
+                if item.type == "user_question":
+                    await parked(session)
+                    await session.answer_question_async(item.payload["question_id"], "a")
+            types = [each.type for each in told]
+            asked, answered = types.index("user_question"), types.index("question_answered")
+            assert asked < answered < len(types) - 1 - types[::-1].index("turn_start")
+            assert told[answered].payload == {"question_id": told[asked].payload["question_id"], "text": "a"}
+
+    asyncio.run(main())
 
 
 def test_a_question_is_waited_for(tmp_path: Path) -> None:

@@ -289,7 +289,11 @@ class Hosted(Watched):
 
     @on_loop
     async def task_async(self, task: JsonObject) -> ToolResult:
-        """Hand one task to an agent, as the model does with the `task` tool: `{"agent", "description", "prompt"}`."""
+        """Hand one task to an agent, as the model does with the `task` tool: `{"agent", "description", "prompt"}`.
+
+        The end of one in the background is in `subagent_task`. The conversation is not told of it: a message about what
+        its model has not begun would start a run that nobody asked for.
+        """
         return await self.tool_async(TASK, {"tasks": [task]})
 
     task = blocking(task_async)
@@ -304,6 +308,7 @@ class Hosted(Watched):
     async def delegate_task_async(
         self, agent: str, description: str, prompt: str, background: bool = False, max_steps: int | None = None
     ) -> ToolResult:
+        """The same, in words; also in the background, see `task_async`."""
         task: JsonObject = {"agent": agent, "description": description, "prompt": prompt}
         more = {"background": background or None, "max_steps": max_steps}
         return await self.task_async(task | {key: value for key, value in more.items() if value is not None})
