@@ -44,7 +44,8 @@ IN_ORDER = """
     goal_warning turn_start text_delta reasoning_delta turn_end tool_start permission_denied
     tool_execution_start tool_end confirmation_required confirmation_received confirmation_timeout user_question
     auto_compact context_compacted run_control_applied log_repaired persistence_failed events_left_out agent_end error
-    question_answered subagent_start subagent_progress subagent_end structured_partial step_retry step_cached step_changed
+    question_answered
+    subagent_start subagent_progress subagent_end structured_partial step_retry step_cached step_changed
     step_recorded pipeline_warning item_end parallel_end map_end workflow_end phase_start phase_end log budget_exhausted
     async_launched task_started task_progress task_notification
     budget_threshold_hit passivation_requested peer_invocation
