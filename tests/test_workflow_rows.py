@@ -197,8 +197,11 @@ SCRIPT: dict[str, Row] = {
         f"{_SANDBOX}::test_on_request_the_first_failure_in_input_order_is_raised_once_all_have_ended",
     ),
     "5.2e": (
-        "A stop, a spent budget, the cap, a key that is refused and a write that is refused are never made a None (a "
-        "script that goes another way than before is not told from one that was edited: what it asks anew runs).",
+        "A stop, a spent budget, the cap, a key or a write that is refused, and another way of a script where that is "
+        "strict are never made a None.",
+        "tests/workflow/test_strict_resumes.py"
+        "::test_another_way_with_the_same_answers_ends_the_run_and_launches_nothing",
+        "tests/workflow/test_strict_resumes.py::test_what_follows_from_an_answer_that_is_new_is_no_other_way",
         _SPENT,
         f"{_FAN_OUT}::test_agents_beyond_the_cap_raise_and_never_become_none",
         f"{_MONEY}::test_where_the_provider_refuses_for_good_nothing_more_is_launched",
@@ -236,6 +239,7 @@ SCRIPT: dict[str, Row] = {
         f"{_ORDER}::test_the_arguments_of_a_nested_workflow_are_looked_at_as_those_of_a_launch",
         f"{_LIMITS}::test_nested_workflows_run_within_the_places_of_the_run_around_them",
         f"{_LIMITS}::test_agents_of_nested_workflows_count_for_the_cap",
+        f"{_CALLS}::test_a_nested_workflow_asks_for_itself",
         f"{_LIMITS}::test_nested_workflows_spend_the_budget_of_the_run_around_them",
         f"{_LIMITS}::test_what_goes_wrong_in_a_nested_workflow_is_raised_where_it_was_asked_for",
         f"{_FAN_OUT}::test_a_nested_workflow_cannot_nest_and_says_so_where_it_tried",
@@ -317,6 +321,7 @@ JOURNAL: dict[str, Row] = {
         "A value of more than 256 KiB lies in a file of its own, which is there before the journal names it.",
         f"{_RECORDS}::test_a_value_beyond_256_kib_is_kept_as_a_file_before_the_journal_names_it",
         f"{_RESUME}::test_a_long_value_lies_in_a_blob_and_a_lost_blob_costs_only_its_call",
+        f"{_FILES}::test_a_damaged_blob_is_none_until_it_is_put_again",
     ),
     "5.4d": (
         "A torn end is put aside, cut off and told.",
@@ -340,11 +345,14 @@ JOURNAL: dict[str, Row] = {
         "The snapshot is small, replaced as a whole, and has status, owner and what all attempts spent (the lock is "
         "the lease, and of one machine, so there is no name of a host).",
         f"{_SEAM}::test_whole_files_are_replaced_and_read_by_anybody",
+        "tests/stores/test_replaced_run_files.py"
+        "::test_who_has_opened_a_file_that_is_replaced_reads_the_old_one_to_its_end",
         f"{_EVENTS}::test_of_very_many_failures_some_are_told_and_all_are_counted",
         f"{_EVENTS}::test_what_a_run_has_spent_never_falls",
     ),
     "5.4i": (
         "The output is there before the notification, and a refused resume touches nothing.",
+        f"{_RESUME}::test_a_journal_that_is_gone_is_never_taken_for_an_empty_one",
         f"{_CONTROL}::test_an_agent_starts_before_it_ends_and_the_output_is_there_with_the_notification",
         f"{_RESUME}::test_arguments_that_differ_are_refused_with_their_names_and_may_be_forked",
     ),
@@ -383,6 +391,8 @@ RESUME: dict[str, Row] = {
         "Other arguments are refused by name; a fork has a new id, the name of its parent and a copy of its answers.",
         f"{_RESUME}::test_arguments_that_differ_are_refused_with_their_names_and_may_be_forked",
         f"{_JOURNAL}::test_a_fork_begins_with_the_answers_of_its_parent_and_with_nothing_spent",
+        "tests/workflow/test_forks_go_the_same_way.py"
+        "::test_what_is_built_on_chance_and_time_is_answered_in_a_fork_and_in_the_fork_of_one",
     ),
     "5.5f": (
         "Limits and budget may be others, and what was spent stays so.",
@@ -476,7 +486,9 @@ STOP: dict[str, Row] = {
         "tests/providers/test_http_transport.py::test_silence_is_a_timeout_that_names_the_setting",
     ),
     "5.7e": (
-        "A key or a quota that is refused for good pauses the run, with the time of its end where that is known.",
+        "A key or a quota that is refused for good pauses the run, with the time of its end where that is known; who "
+        "is under way ends and is recorded.",
+        "tests/workflow/test_under_way.py::test_who_is_under_way_when_the_breaker_opens_ends_and_replays",
         f"{_MONEY}::test_where_the_provider_refuses_for_good_nothing_more_is_launched",
         f"{_MONEY}::test_a_server_that_is_down_pauses_the_run_instead_of_failing_every_agent",
         f"{_MONEY}::test_failures_with_successes_in_between_open_no_breaker",
@@ -591,6 +603,7 @@ CASES: dict[str, Row] = {
         "A flipped bit is found and its call runs again.",
         _FLIPPED,
         f"{_JOURNAL}::test_a_flipped_bit_is_never_served",
+        f"{_FILES}::test_a_damaged_blob_is_none_until_it_is_put_again",
     ),
     "7.33": (
         "A write that is refused fails the run, hands on no value, and the next resume is fine.",
@@ -668,6 +681,7 @@ CASES: dict[str, Row] = {
         "What is throttled waits as long as it is told, siblings too, with jitter and a bound, and is no answer.",
         f"{_RETRY}::test_retry_after_is_waited_in_full",
         f"{_RETRY}::test_siblings_wait_too_after_one_was_throttled",
+        f"{_RETRY}::test_no_request_leaves_before_the_moment_that_the_server_named",
         f"{_RETRY}::test_backoff_is_full_jitter_below_a_doubling_limit",
         f"{_RETRY}::test_attempts_are_bounded_and_the_last_error_says_how_many_there_were",
         f"{_MONEY}::test_a_server_that_is_down_pauses_the_run_instead_of_failing_every_agent",
@@ -795,6 +809,7 @@ SEED: dict[str, Row] = {
     "determinism": (
         "Clock and chance of a script are the run's, and the order in which agents end is no key.",
         f"{_FAN_OUT}::test_chance_and_time_are_the_same_in_each_attempt_and_differ_by_place",
+        f"{_SANDBOX}::test_the_clock_stands_still_and_chance_is_that_of_the_seed",
         f"{_CALLS}::test_equal_calls_at_once_keep_their_answers_whatever_order_they_end_in",
         "tests/cli/test_workflow_hazards.py::test_what_differs_from_run_to_run_is_a_warning_with_what_to_use_instead",
     ),

@@ -126,7 +126,7 @@ class WorkflowInputError(UsageError, ValueError):
     `code` is one of `bad_meta`, `denied`, `unknown_workflow`, `needs_approval`, `bad_script`, `bad_args`, `bad_run_id`,
     `run_not_found`, `journal_missing`, `journal_refused`, `wrong_workflow`, `args_mismatch`, `script_changed`,
     `already_active`, `store_unwritable`, `bad_call`, `nesting`, `fanout_limit`, `agent_cap`, `not_serialisable`,
-    `wrong_moment` (spec-workflow 5.1). A spent budget is a `BudgetExhaustedError`.
+    `nondeterministic`, `wrong_moment` (spec-workflow 5.1). A spent budget is a `BudgetExhaustedError`.
     """
 
     code = "workflow_input"

@@ -210,7 +210,7 @@ def test_a_nested_workflow_asks_for_itself(tmp_path: Path) -> None:
         rig.register(inner, name="inner")
         rig.register(outer)
         again = await rig.workflows.run_async(resume_from_run_id=first.run_id)
-        assert (again.value, rig.team.asked) == (first.value, [])
+        assert (again.value, again.counts.cached, rig.team.asked) == (first.value, 2, [])
 
     asyncio.run(main())
 

@@ -60,17 +60,18 @@ def test_of_a_journal_full_of_damage_some_lines_are_told_and_the_others_counted(
     asyncio.run(main())
 
 
-def test_a_torn_end_is_told_with_the_file_that_has_it_now(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [b'{"t":"res', b'{"t":"result","crc":"00000000"}\n', b"\0" * 512])
+def test_a_torn_end_is_told_with_the_file_that_has_it_now(tmp_path: Path, end: bytes) -> None:
     async def main() -> None:
         rig = Rig(tmp_path)
         first = await rig.run(three)
         journal = Path(rig.files.directory, f"{first.run_id}.journal.jsonl")
-        journal.write_bytes(journal.read_bytes() + b'{"t":"res')
+        journal.write_bytes(journal.read_bytes() + end)
         await resumed(rig, first.run_id)
         (message,) = told(rig)
         (torn,) = Path(rig.files.directory).glob("*.torn-*")
         assert torn.name in message
-        assert torn.read_bytes() == b'{"t":"res'
+        assert torn.read_bytes() == end
         await resumed(rig, first.run_id)
         assert told(rig) == []
 

@@ -78,10 +78,12 @@ class RunHost:
         budget: Callable[[], tuple[int | None, int]],
         moved: Callable[[Moved], None],
         may_run: Callable[[str], bool] | None = None,
+        is_strict: bool = False,
     ) -> None:
         """Args:
         moved: hears that what was recorded for another place has answered a call.
         may_run: False for a place that keeps the answer that is recorded there, whatever is asked (`only_failed`).
+        is_strict: refuse what a script that is the same as before, with the same args, would not ask.
         """
         self._view = view
         self._read_blob = read_blob
@@ -93,6 +95,7 @@ class RunHost:
         self._budget = budget
         self._moved = moved
         self._may_run = may_run
+        self._is_strict = is_strict
         self._loop = asyncio.get_running_loop()
         self._schemas = Schemas()
         self._known_profiles: dict[tuple[str, str | None], AgentProfile] = {}
@@ -153,7 +156,24 @@ class RunHost:
                 return value
             view.reject(claim)
             claim = view.claim(placed.identity, placed.where)
+        if self._is_strict and claim.kind == "new":
+            self._require_same_way(placed)
         return await self._ask(placed, claim)
+
+    def _require_same_way(self, placed: PlacedCall) -> None:
+        """Raises WorkflowInputError: the script goes another way though no answer so far is another one."""
+        stood = self._view.places().get(placed.where)
+        if stood is None or not (stood.is_open and stood.is_answer) or self._progress.launched:
+            return
+        before: JsonValue = msgspec.json.decode(stood.call)
+        if not isinstance(before, dict) or before.get("prompt") == placed.call.prompt:
+            return  # it was lost; or another model or agent is asked the same
+        raise WorkflowInputError(
+            "nondeterministic",
+            f"agent() at {placed.where} asks something else than in an earlier attempt, though all answers before were "
+            "the same: the script goes by the clock, by chance, files or sets, or was changed; see `ctx.now()`, "
+            "`ctx.random()`, or go on without `strict`",
+        )
 
     async def _recorded(self, claim: Claim) -> tuple[bool, JsonValue]:
         """(whether it could be read, the value): what a blob holds may be lost or damaged."""

@@ -377,6 +377,7 @@ class Launcher:
             budget=lambda: (budget, ledger.snapshot().consumed_tokens),
             moved=journal.note,
             may_run=only,
+            is_strict=request.strict and not request.fork,  # other args may well ask something else
         )
         launched = Beginning(held, self._notices, snapshot, None if is_new else before)
         try:

@@ -36,7 +36,8 @@ class LaunchOptions(TypedDict, total=False):
     only_failed: bool
     """Run what failed before, and nothing that is not recorded outside of those lanes."""
     strict: bool
-    """Refuse to go on when the script has changed or the journal is damaged."""
+    """Refuse to go on when the script has changed or the journal is damaged, or where the script asks something else
+    than before though all answers so far are the same."""
     budget_tokens: int | None
     """Over all attempts. None: that of the run that is resumed, or no limit."""
     limits: WorkflowLimits | None

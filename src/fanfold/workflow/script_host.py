@@ -20,8 +20,8 @@ class RunHaltedError(BaseException):
 
 def is_ending(error: BaseException) -> bool:
     """`parallel` and `pipeline` never make a None of it: they wait for what runs, and raise it."""
-    is_cap = isinstance(error, WorkflowInputError) and error.code == "agent_cap"
-    return is_cap or isinstance(error, BudgetExhaustedError | StorageError | InternalError | RunHaltedError)
+    is_refusal = isinstance(error, WorkflowInputError) and error.code in ("agent_cap", "nondeterministic")
+    return is_refusal or isinstance(error, BudgetExhaustedError | StorageError | InternalError | RunHaltedError)
 
 
 class SlotFailure(msgspec.Struct, frozen=True, kw_only=True):
