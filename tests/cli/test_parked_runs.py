@@ -202,14 +202,16 @@ def test_a_damaged_journal_is_a_note_and_hides_no_other_run(fanfold: Fanfold, pa
 def test_a_parked_agent_is_answered_when_its_run_has_ended_and_not_while_somebody_runs_it(
     fanfold: Fanfold, parked: str, tmp_path: Path
 ) -> None:
-    async def held() -> tuple[Ended, Ended]:
+    async def held() -> list[Ended]:
         run = await open_run_files(tmp_path).hold(parked)
         try:
-            return await asyncio.to_thread(fanfold, "inbox"), await asyncio.to_thread(fanfold, "approve", "call_7")
+            commands = (("inbox",), ("approve", "call_7"), ("ps", "--json"))
+            return [await asyncio.to_thread(fanfold, *command) for command in commands]
         finally:
             await run.release()
 
-    listed, refused = asyncio.run(held())
+    listed, refused, running = asyncio.run(held())
+    assert [(each["run_id"], each.get("waiting")) for each in json.loads(running.out)["runs"]] == [(parked, None)]
     assert f"workflow run {parked} · agent edit:a · parked · since 20" in listed.out
     assert (refused.code, "is already active" in refused.err) == (8, True)
     assert f"can be answered when the run has ended: fanfold logs -f {parked}\n" in refused.err

@@ -8,7 +8,7 @@ from typing import Any
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
 from fanfold.protocols import EventSink
-from fanfold.workflow.waits import SHOWN_CHARACTERS
+from fanfold.workflow.waits import SETTLED_SECONDS, SHOWN_CHARACTERS
 from tests.workflow.rig import Rig, Team, failure, outcome, reached
 
 
@@ -35,6 +35,7 @@ class Asking(Team):
             return failure(spec, "waits for approval", error_code="PARKED")
         await self.answered.wait()
         tell("confirmation_received" if name == "tool_id" else "question_answered")
+        await asyncio.sleep(2 * SETTLED_SECONDS)  # it works on, and what is told late would be told by now
         return outcome(spec, "done")
 
 
@@ -55,7 +56,9 @@ def ran(place: Path, team: Callable[[], Asking], *, is_answered_at_once: bool = 
             await reached(lambda: bool(rig.progress("workflow_waiting")))
             assert not rig.progress("workflow_answered")
             asking.answered.set()
-        return rig, (await run).run_id
+        run_id = (await run).run_id
+        await asyncio.sleep(2 * SETTLED_SECONDS)  # what is told late would be told by now
+        return rig, run_id
 
     return asyncio.run(main())
 
