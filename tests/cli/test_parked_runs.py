@@ -199,6 +199,27 @@ def test_a_damaged_journal_is_a_note_and_hides_no_other_run(fanfold: Fanfold, pa
     assert fanfold("approve", "call_7").code == 0  # there is but one by now
 
 
+def test_a_call_that_is_damaged_in_its_journal_is_a_note_and_its_agent_is_asked_again(
+    fanfold: Fanfold, model: Asking, parked: str, tmp_path: Path
+) -> None:
+    journal = tmp_path / f".a3s/workflow-runs/{parked}.journal.jsonl"
+    lines = journal.read_bytes().split(b"\n")
+    [damaged] = [index for index, line in enumerate(lines) if b'"t":"turns"' in line and b"call_7" in line]
+    lines[damaged] = lines[damaged].replace(b"call_7", b"call_8")
+    journal.write_bytes(b"\n".join(lines))
+    listed = fanfold("inbox")
+    assert listed.err == (
+        f"note: what agent 'edit:a' of {parked} waits for is damaged in its journal; a resume asks its model again\n"
+    )
+    assert (listed.out.count("workflow run"), "agent the colour" in listed.out) == (1, True)
+    assert fanfold("approve", "call_8").code == 4
+    fanfold("answer", "call_9", "red")
+    assert fanfold("workflow", "resume", parked).code == 5
+    assert sorted(model.asked) == ["tool", "user"]
+    again = fanfold("inbox")
+    assert (again.err, "agent edit:a" in again.out) == ("", True)
+
+
 def test_a_parked_agent_is_answered_when_its_run_has_ended_and_not_while_somebody_runs_it(
     fanfold: Fanfold, parked: str, tmp_path: Path
 ) -> None:

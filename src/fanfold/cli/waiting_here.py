@@ -9,7 +9,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from fanfold.cli.cells import cut
+from fanfold.cli.cells import cut, one_line
 from fanfold.cli.console import Console
 from fanfold.cli.endings import NotThereError
 from fanfold.cli.opening import open_store
@@ -24,6 +24,7 @@ from fanfold.nearest import did_you_mean
 
 _MOST_CANDIDATES = 10
 _LONGEST_HELP = 200
+_LONGEST_LABEL = 60
 
 
 class LiveOne(msgspec.Struct, frozen=True):
@@ -103,6 +104,11 @@ async def look_here() -> Here:
     notes = [f"{error}; what waits there is not listed" for _, error in found.silent]
     notes += [f"process {seen.process}: {seen.left_out} more wait" for _, seen in found.answered if seen.left_out]
     notes += [f"{name} cannot be read: {error}" for name, error in parked.unreadable.items()]
+    notes += [
+        f"what agent '{cut(one_line(label), _LONGEST_LABEL)}' of {run_id} waits for is damaged in its journal; "
+        "a resume asks its model again"
+        for run_id, label in parked.lost
+    ]
     answered = dict(parked.answered)
     for _, seen in found.answered:
         answered |= seen.answered

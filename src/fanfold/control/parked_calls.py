@@ -26,6 +26,8 @@ class Parked(msgspec.Struct, frozen=True):
     """Sessions, workflows and runs of which nothing can be said."""
     sessions: set[str] = set()
     """Those whose logs were read."""
+    lost: list[tuple[str, str]] = []
+    """(run, label) of agents that were left parked, and whose call is damaged in the journal of the run."""
 
 
 def prompt_of(facts: Sequence[Fact]) -> str | None:

@@ -10,7 +10,7 @@ from fanfold.contracts.run_journal import Turns
 from fanfold.contracts.workflow_runs import RunSummary
 from fanfold.control.parked_calls import Answer, Parked, answers_of, new_fact, open_calls, prompt_of, require_waiting
 from fanfold.control.waiting import Waiting, of_parked_call, waiting_id
-from fanfold.errors import ControlError, FanfoldError
+from fanfold.errors import ControlError, FanfoldError, ParkedError
 from fanfold.kernel.run_entries import RunEntry
 from fanfold.kernel.run_journal import encode_line, read_run_journal
 from fanfold.kernel.run_view import RunJournalView
@@ -60,7 +60,10 @@ def _add(run: RunSummary, view: RunJournalView, parked: Parked) -> None:
     snapshot = run.snapshot
     for entry in _unanswered(view):
         facts, step = _facts_of(entry), agent_id_of(entry.key)
-        for call in open_calls(facts):
+        calls = open_calls(facts)
+        if not calls and view.rejected_lines and _was_parked(entry) and not entry.has_been_answered:
+            parked.lost.append((run.run_id, entry.label or step))
+        for call in calls:
             waiting = of_parked_call(
                 call,
                 "run",
@@ -77,7 +80,12 @@ def _add(run: RunSummary, view: RunJournalView, parked: Parked) -> None:
 
 
 def _unanswered(view: RunJournalView) -> Sequence[RunEntry]:
-    return [each for each in view.entries.values() if each.turns and not each.is_answer and not each.is_superseded]
+    entries = [each for each in view.entries.values() if not each.is_answer and not each.is_superseded]
+    return [each for each in entries if each.turns or _was_parked(each)]
+
+
+def _was_parked(entry: RunEntry) -> bool:
+    return entry.result is not None and entry.result.error is not None and entry.result.error.code == ParkedError.code
 
 
 def _facts_of(entry: RunEntry) -> list[Fact]:
