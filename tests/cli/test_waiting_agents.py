@@ -98,6 +98,8 @@ def test_who_waits_for_what_is_told_by_the_run_by_ps_and_to_who_follows_it(
     assert f"workflow run {id} · agent edit:a · its run waits in process {process.pid} · since 20" in shown
     for each in (edit, choose):
         assert f"  {each['commands'][0]}\n" in shown
+    agents = json.loads(fanfold("runs", "show", id, "--json").out)["agents"]
+    assert [each["status"] for each in agents] == ["waiting", "waiting"]
     follower = start("logs", "-f", id, cwd=tmp_path)
     started.append(follower)
     told = lines_until(process, choose["id"])

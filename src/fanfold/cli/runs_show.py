@@ -29,6 +29,7 @@ from fanfold.cli.waiting_text import time_text
 from fanfold.cli.workflow_refusals import refusals
 from fanfold.contracts.record import JsonObject, Record
 from fanfold.contracts.workflow_runs import RunSummary, WorkflowSnapshot
+from fanfold.control.parked_runs import waits_for_person
 from fanfold.errors import WorkflowInputError
 from fanfold.kernel.reason_text import reason_text
 from fanfold.kernel.run_entries import RunEntry
@@ -136,7 +137,7 @@ def _agent(entry: RunEntry, newest: int, is_alive: bool) -> RunAgent:
             where=entry.path,
             label=entry.label,
             phase=entry.phase,
-            status="running" if is_running else "interrupted",
+            status="interrupted" if not is_running else "waiting" if waits_for_person(entry) else "running",
             attempt=entry.attempt,
         )
     return RunAgent(

@@ -79,6 +79,11 @@ def _add(run: RunSummary, view: RunJournalView, parked: Parked) -> None:
         parked.answered.update({waiting_id(run.run_id, f"{step}/{call_id}"): what for call_id, what in told})
 
 
+def waits_for_person(entry: RunEntry) -> bool:
+    """Its agent has a call that wants an approval or an answer."""
+    return bool(open_calls(_facts_of(entry)))
+
+
 def _unanswered(view: RunJournalView) -> Sequence[RunEntry]:
     entries = [each for each in view.entries.values() if not each.is_answer and not each.is_superseded]
     return [each for each in entries if each.turns or _was_parked(each)]
