@@ -39,7 +39,7 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             return self.label
         if len(self.prompt) <= LABEL_CHARACTERS and "\n" not in self.prompt:
             return self.prompt
-        line = " ".join(self.prompt[: 4 * LABEL_CHARACTERS].split())
+        line = " ".join(self.prompt[: 2 * LABEL_CHARACTERS].split())
         return line if len(line) <= LABEL_CHARACTERS else f"{line[: LABEL_CHARACTERS - 1]}…"
 
 

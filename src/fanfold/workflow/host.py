@@ -53,7 +53,7 @@ class PlacedCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ask(Protocol):
-    async def __call__(self, placed: PlacedCall, claim: Claim) -> JsonValue:
+    def __call__(self, placed: PlacedCall, claim: Claim) -> Coroutine[Any, Any, JsonValue]:
         """The answer of a call that nothing recorded answers. Raises as `ScriptHost.agent`."""
         ...
 
@@ -139,13 +139,16 @@ class RunHost:
         identity, written = call_identity(meaning)
         return PlacedCall(where, call.phase or phase, call, call.title, schema, identity, written)
 
-    async def _answer(self, placed: PlacedCall) -> JsonValue:
-        view = self._view
-        claim = view.claim(placed.identity, placed.where)
+    def _answer(self, placed: PlacedCall) -> Coroutine[Any, Any, JsonValue]:
+        claim = self._view.claim(placed.identity, placed.where)
         if self._may_run is not None and not claim.is_answered and not self._may_run(placed.where):
-            standing = view.places().get(placed.where)
+            standing = self._view.places().get(placed.where)
             if standing is not None and standing.is_open and standing.is_answer:
-                claim = view.claim(standing.identity, placed.where)
+                claim = self._view.claim(standing.identity, placed.where)
+        return self._replayed(placed, claim) if claim.is_answered else self._ask(placed, claim)
+
+    async def _replayed(self, placed: PlacedCall, claim: Claim) -> JsonValue:
+        view = self._view
         while claim.is_answered:
             is_read, value = await self._recorded(claim)
             if is_read and (placed.schema is None or value is None or not placed.schema.validate(_bare(placed, value))):
