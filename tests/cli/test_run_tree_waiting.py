@@ -22,7 +22,7 @@ def wait(run: Run, where: str, id: str = ID, at: int = 0, **asked: Any) -> None:
 
 
 def answer(run: Run, where: str, id: str = ID, at: int = 0) -> None:
-    run.progress("workflow_answered", at, where=where, label=where, phase=None, id=id)
+    run.progress("workflow_waited", at, where=where, label=where, phase=None, id=id)
 
 
 def standing(tree: RunTree) -> tuple[list[str], list[str]]:
@@ -142,7 +142,7 @@ def test_a_terminal_and_plain_lines_tell_the_command_that_answers() -> None:
     asyncio.run(work())
     told = ['wait  #0  write {"file_path":"a.txt"}', f"      fanfold approve {ID} (or deny)"]
     assert "\n".join(told) in err.getvalue().replace("\r\n", "\n")
-    assert plain_lines(run) == ["audit: started as wf_a_1", *told, "on    #0  was answered"]
+    assert plain_lines(run) == ["audit: started as wf_a_1", *told, "on    #0  goes on"]
 
 
 def test_an_agent_that_nobody_could_be_asked_for_is_parked_and_no_other_failure_is() -> None:

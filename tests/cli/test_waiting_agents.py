@@ -116,8 +116,8 @@ def test_who_waits_for_what_is_told_by_the_run_by_ps_and_to_who_follows_it(
     assert (done.code, json.loads(done.out)[1]) == (0, "it came to blue")
     for text in told[-4:]:
         assert f"{text}\n" in followed.out
-    assert "on    edit:a  was answered\n" in followed.out
-    assert "on    the colour  was answered\n" in followed.out
+    assert "on    edit:a  goes on\n" in followed.out
+    assert "on    the colour  goes on\n" in followed.out
 
 
 def test_of_one_agent_the_log_tells_what_it_waits_for(

@@ -15,9 +15,17 @@ from tests.workflow.rig import Rig, Team, failure, outcome, reached
 class Asking(Team):
     """Its agents ask as the children of a session do, and wait until `answer` is called, or end at once."""
 
-    def __init__(self, kind: str = "confirmation_required", *, is_refused: bool = False, **asked: Any) -> None:
+    def __init__(
+        self,
+        kind: str = "confirmation_required",
+        *,
+        end: str = "confirmation_received",
+        is_refused: bool = False,
+        **asked: Any,
+    ) -> None:
         super().__init__()
         self.kind = kind
+        self.end = end
         self.is_refused = is_refused
         self.asked_for = asked
         self.answered = asyncio.Event()
@@ -34,7 +42,7 @@ class Asking(Team):
         if self.is_refused:
             return failure(spec, "waits for approval", error_code="PARKED")
         await self.answered.wait()
-        tell("confirmation_received" if name == "tool_id" else "question_answered")
+        tell(self.end)
         await asyncio.sleep(2 * SETTLED_SECONDS)  # it works on, and what is told late would be told by now
         return outcome(spec, "done")
 
@@ -54,7 +62,7 @@ def ran(place: Path, team: Callable[[], Asking], *, is_answered_at_once: bool = 
             asking.answered.set()
         elif not asking.is_refused:
             await reached(lambda: bool(rig.progress("workflow_waiting")))
-            assert not rig.progress("workflow_answered")
+            assert not rig.progress("workflow_waited")
             asking.answered.set()
         run_id = (await run).run_id
         await asyncio.sleep(2 * SETTLED_SECONDS)  # what is told late would be told by now
@@ -66,7 +74,7 @@ def ran(place: Path, team: Callable[[], Asking], *, is_answered_at_once: bool = 
 def test_an_approval_is_told_with_its_tool_and_the_beginning_of_its_arguments(tmp_path: Path) -> None:
     long = "x" * 2 * SHOWN_CHARACTERS
     rig, run_id = ran(tmp_path, lambda: Asking(tool_name="write", args={"content": long}))
-    [waiting], [answered] = rig.progress("workflow_waiting"), rig.progress("workflow_answered")
+    [waiting], [answered] = rig.progress("workflow_waiting"), rig.progress("workflow_waited")
     assert (waiting["label"], waiting["phase"], waiting["waits_for"]) == ("one", "Ask", "approval")
     assert (waiting["tool"], waiting["args"]) == ("write", f'{{"content":"{long}'[:SHOWN_CHARACTERS])
     owner, agent, call = waiting["id"].split("/")
@@ -76,10 +84,10 @@ def test_an_approval_is_told_with_its_tool_and_the_beginning_of_its_arguments(tm
 
 def test_a_question_is_told_with_its_options(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"question": "Which?", "options": ["red", "blue"], "allow_free_text": False}
-    rig, _ = ran(tmp_path, lambda: Asking("user_question", **asked))
+    rig, _ = ran(tmp_path, lambda: Asking("user_question", end="question_answered", **asked))
     [waiting] = rig.progress("workflow_waiting")
     assert (waiting["waits_for"], waiting["question"], waiting["options"]) == ("answer", "Which?", ["red", "blue"])
-    assert len(rig.progress("workflow_answered")) == 1
+    assert len(rig.progress("workflow_waited")) == 1
 
 
 def test_nothing_is_told_of_one_that_nobody_can_be_asked_for(tmp_path: Path) -> None:
@@ -89,6 +97,11 @@ def test_nothing_is_told_of_one_that_nobody_can_be_asked_for(tmp_path: Path) -> 
     assert failed["code"] == "PARKED"
 
 
+def test_one_that_nobody_answers_in_time_goes_on_too(tmp_path: Path) -> None:
+    rig, _ = ran(tmp_path, lambda: Asking(end="confirmation_timeout", tool_name="write", args={}))
+    assert len(rig.progress("workflow_waiting")) == len(rig.progress("workflow_waited")) == 1
+
+
 def test_nothing_is_told_of_one_that_is_answered_at_once(tmp_path: Path) -> None:
     rig, _ = ran(tmp_path, lambda: Asking(tool_name="write", args={}), is_answered_at_once=True)
-    assert rig.progress("workflow_waiting") == rig.progress("workflow_answered") == []
+    assert rig.progress("workflow_waiting") == rig.progress("workflow_waited") == []

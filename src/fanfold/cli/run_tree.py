@@ -140,8 +140,8 @@ def line_of(item: AgentEvent, row: AgentRow | None) -> str | None:
             return _failure_of(payload)
         case "task_progress", "workflow_waiting":
             return _waiting_of(payload)
-        case "task_progress", "workflow_answered":
-            return f"{_GOES_ON} {_name_of(payload)}  was answered"
+        case "task_progress", "workflow_waited":
+            return f"{_GOES_ON} {_name_of(payload)}  goes on"
         case "task_notification", _:
             return notice_text(payload)
         case _:

@@ -223,8 +223,8 @@ class RunTree:
                     self._heard(row, now_ms)
             case "workflow_waiting":
                 self._wait(payload)
-            case "workflow_answered":
-                self._answered(payload, now_ms)
+            case "workflow_waited":
+                self._go_on(payload, now_ms)
             case "workflow_phase":
                 self.current = phase = self._phase(payload.get("title"))
                 phase.begun_ms = now_ms if phase.begun_ms is None else phase.begun_ms
@@ -271,7 +271,7 @@ class RunTree:
             row.status = "waiting"
             self.waiting[row.where] = row.phase.waiting[row.where] = row
 
-    def _answered(self, payload: JsonObject, now_ms: int) -> None:
+    def _go_on(self, payload: JsonObject, now_ms: int) -> None:
         row = self.waiting.get(str(payload.get("where")))
         if row is not None:
             row.waits.pop(text_of(payload.get("id")), None)

@@ -40,7 +40,7 @@ class Waits:
                 self._is_telling_soon = True
                 asyncio.get_running_loop().call_later(SETTLED_SECONDS, self._tell)
         elif self._new.pop(id, None) is None and self._told.pop(id, None) is not None:
-            self._say("workflow_answered", id, placed, {})
+            self._say("workflow_waited", id, placed, {})
 
     def end(self, placed: PlacedCall) -> None:
         """The agent has ended, and waits for nobody."""
