@@ -268,9 +268,11 @@ IDENTITY: dict[str, Row] = {
         "tests/kernel/test_call_identity.py::test_whatever_makes_an_agent_do_what_it_does_counts",
         _PART,
         f"{_CALLS}::test_another_model_or_agent_behind_the_same_name_is_another_call",
+        f"{_CALLS}::test_agents_of_two_names_that_are_the_same_otherwise_are_asked_two_calls",
     ),
     "5.3b": (
         "Label, phase, time, repetitions, run, arguments and place are no part of it.",
+        f"{_CALLS}::test_calls_that_are_inserted_or_moved_cost_only_themselves",
         _NO_PART,
         f"{_ENTRIES}::test_labels_and_phases_never_matter",
         f"{_RESUME}::test_arguments_that_differ_are_refused_with_their_names_and_may_be_forked",
@@ -613,6 +615,7 @@ CASES: dict[str, Row] = {
     "7.35": ("Odd values are the same each time, or an error the first time.", _VALUES),
     "7.37": (
         "A dead owner is taken over from, and a living one with a slow disk is not.",
+        f"{_RESUME}::test_a_run_that_is_active_is_refused_here_and_elsewhere",
         _DEATH,
         "tests/workflow/test_races.py::test_of_several_that_go_on_with_one_run_each_attempt_has_a_number_of_its_own",
         "tests/scenarios/test_kill_workflow.py::test_of_two_processes_that_go_on_with_one_run_one_has_it",

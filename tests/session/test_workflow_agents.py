@@ -43,8 +43,9 @@ def test_a_repaired_answer_is_flagged_and_its_repair_was_told_the_fault(tmp_path
         assert result.usage.total_tokens == 30
         (record,) = records(tmp_path, result, "result")
         assert record["degraded"] == 1
-        assert "a" in text_of(model.requests[1])
-        assert "required" in text_of(model.requests[1])
+        told, _, quoted = text_of(model.requests[1]).partition("Your reply was:")
+        assert 'does not match the schema:\n- $: "a" is a required property\n' in told
+        assert '{"b": 1}' in quoted
 
     asyncio.run(main())
 

@@ -106,6 +106,7 @@ def test_what_is_no_part_of_the_meaning_costs_nothing(tmp_path: Path, before: An
     [
         ({}, {"model": "test/two"}),
         ({}, {"schema": {"type": "object"}}),
+        ({"schema": {"type": "object"}}, {"schema": {"type": "object", "required": ["a"]}}),  # the answer has one
         ({}, {"agent_type": "explore"}),
         ({}, {"max_steps": 3}),
         ({}, {"isolation": "worktree"}),
@@ -130,6 +131,23 @@ def _changed(place: Path, before: Any, after: Any, *, live: int) -> None:
         again, team = await resumed(place, first.run_id, made(after), Team(answer))
         assert len(team.asked) == live
         assert again.counts.cached == 3 - live
+
+    asyncio.run(main())
+
+
+def test_agents_of_two_names_that_are_the_same_otherwise_are_asked_two_calls(tmp_path: Path) -> None:
+    async def main() -> None:
+        def made(name: str) -> Any:
+            async def script(ctx: Any, args: Any) -> Any:
+                return await ctx.agent("one", agent_type=name)
+
+            return script
+
+        same = {"reader": "reads", "looker": "reads"}
+        first = await Rig(tmp_path, agents=same).run(made("reader"))
+        rig = Rig(tmp_path, agents=same)
+        rig.register(made("looker"))
+        assert (await rig.run(resume_from_run_id=first.run_id)).counts.launched == 1
 
     asyncio.run(main())
 

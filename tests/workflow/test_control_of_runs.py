@@ -71,7 +71,8 @@ def test_agents_that_wait_for_a_place_are_not_launched_any_more(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_a_caller_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("waits", ["run", "wait"])
+def test_a_caller_that_goes_away_does_not_end_the_run(tmp_path: Path, waits: str) -> None:
     async def main() -> None:
         release = asyncio.Event()
 
@@ -81,7 +82,11 @@ def test_a_caller_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
 
         rig = Rig(tmp_path, Team(answer))
         rig.register(six)
-        waiting = asyncio.create_task(rig.workflows.run_async("demo"))
+        if waits == "run":
+            waiting = asyncio.create_task(rig.workflows.run_async("demo"))
+        else:
+            launch = await rig.workflows.launch_async("demo")
+            waiting = asyncio.create_task(rig.workflows.wait_async(launch.run_id))
         await reached(lambda: rig.team.in_flight == 6)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

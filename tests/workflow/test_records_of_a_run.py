@@ -28,7 +28,7 @@ def lines_of(rig: Rig, run_id: str) -> list[bytes]:
 
 def test_a_journal_has_all_that_a_reader_needs_to_go_on_with_the_run(tmp_path: Path) -> None:
     async def answer(spec: AgentStepSpec) -> Any:
-        return failure(spec, "no luck") if spec.prompt == "bad" else {"a": "é\u2028"}
+        return failure(spec, "no luck", duration_ms=7) if spec.prompt == "bad" else {"a": "é\u2028"}
 
     async def script(ctx: Any, args: Any) -> Any:
         ctx.phase("Look")
@@ -68,7 +68,7 @@ def test_a_journal_has_all_that_a_reader_needs_to_go_on_with_the_run(tmp_path: P
         assert begun[1]["key"].startswith(result.run_id)
         assert (ended[1]["status"], ended[1]["value"], ended[1]["id"]) == ("ok", {"a": "é\u2028"}, identity)
         assert ended[1]["usage"]["total_tokens"] == TOKENS
-        assert ended[2]["status"] == "error"
+        assert (ended[2]["status"], ended[2]["ms"]) == ("error", 7)
         assert ended[2]["error"] == {"code": "NO_ANSWER", "message": "no luck"}
         assert (end["t"], end["attempt"], end["status"]) == ("attempt_end", 1, "completed_with_failures")
 

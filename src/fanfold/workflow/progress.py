@@ -107,8 +107,6 @@ class Progress:
     def spent(self, usage: Usage | None, cost_usd: float | None, tool_uses: int) -> None:
         if usage is not None:
             self.usage.add(usage)
-        else:  # of one that was left behind: unknown is not zero
-            self.usage.is_estimated = True
         if cost_usd is not None:
             self.cost_usd = (self.cost_usd or 0.0) + cost_usd
         self.tool_uses += tool_uses
