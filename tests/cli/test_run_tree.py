@@ -394,7 +394,7 @@ def test_plain_lines_tell_starts_ends_logs_failures_and_the_notification() -> No
         "None  /0.1 (index 1, line 7): agent 'security' failed",
         "[4/7] ok    日本語のラベル  15.8k tok  $1.25  26.9s",
         "[5/8] skip  spare  0 tok  1.0s",
-        "review-changes: completed with failures · 4 done · 1 cached · 1 failed · 1 null results · 34.1k tok · $1.50"
+        "review-changes: completed with failures · 4 done · 1 cached · 1 failed · 1 null result · 34.1k tok · $1.50"
         " · 3:17 · /runs/wf_a_1.output.json",
     ]
 

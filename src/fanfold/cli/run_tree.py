@@ -52,7 +52,7 @@ def run_view_for(
         from fanfold.cli.run_tree_live import LiveRun  # rich is an extra, and slow to import
 
         return LiveRun(console, RunTree(run_id))
-    return PlainRun(console, RunTree(run_id))
+    return PlainRun(console, RunTree(run_id), is_told_after=True)
 
 
 def wall_ms() -> int:
@@ -66,13 +66,21 @@ class PlainRun:
     """
 
     def __init__(
-        self, console: Console, tree: RunTree, now_ms: Callable[[], int] = wall_ms, *, has_phases: bool = True
+        self,
+        console: Console,
+        tree: RunTree,
+        now_ms: Callable[[], int] = wall_ms,
+        *,
+        has_phases: bool = True,
+        is_told_after: bool = False,
     ) -> None:
+        """`is_told_after` as of `line_of`."""
         self._console = console
         self._tree = tree
         self._now_ms = now_ms
         self._cached = 0
         """Not told yet."""
+        self._is_told_after = is_told_after
         self._has_phases = has_phases
         """Those are told of that no call of `ctx.phase` announces: each begins with its first agent."""
         self._phases: set[str] = set()
@@ -95,7 +103,7 @@ class PlainRun:
             self._cached += 1
             return
         self._tell_phase(item)
-        text = line_of(item, row)
+        text = line_of(item, row, is_told_after=self._is_told_after)
         if text is None:
             return
         self._tell_cached()
@@ -120,11 +128,12 @@ class PlainRun:
             self._cached = 0
 
 
-def line_of(item: AgentEvent, row: AgentRow | None) -> str | None:
+def line_of(item: AgentEvent, row: AgentRow | None, *, is_told_after: bool = False) -> str | None:
     """What a person is told of an event in one safe line; None for what is no news by itself.
 
     Args:
         row: the agent that the event ended.
+        is_told_after: why a run has failed is told when it has ended, and so not here.
     """
     payload = item.payload
     if row is not None:
@@ -143,7 +152,7 @@ def line_of(item: AgentEvent, row: AgentRow | None) -> str | None:
         case "task_progress", "workflow_waited":
             return f"{_GOES_ON} {_name_of(payload)}  goes on"
         case "task_notification", _:
-            return notice_text(payload)
+            return notice_text({**payload, "error": None} if is_told_after else payload)
         case _:
             return None
 
@@ -200,7 +209,7 @@ def notice_text(payload: JsonObject) -> str:
     parts = [f"{text_of(payload.get('workflow'))}: {text_of(payload.get('status')).replace('_', ' ')}"]
     if reason := text_of(payload.get("reason")):
         parts[0] += f" ({reason.replace('_', ' ')}{_until(payload.get('reset_ms'))})"
-    parts += [f"{count} {name.replace('_', ' ')}" for name in _COUNTS if (count := count_of(counts.get(name)))]
+    parts += [_counted(count, name) for name in _COUNTS if (count := count_of(counts.get(name)))]
     tokens, total = count_of(object_of(payload.get("usage")).get("total_tokens")), count_of(payload.get("total_tokens"))
     parts.append(
         f"{tokens_text(tokens)} tok" + (f" ({tokens_text(total)} with earlier attempts)" if total > tokens else "")
@@ -214,6 +223,11 @@ def notice_text(payload: JsonObject) -> str:
     if path := text_of(payload.get("output_file")):
         parts.append(path)
     return " · ".join(parts)
+
+
+def _counted(count: int, name: str) -> str:
+    told = f"{count} {name.replace('_', ' ')}"
+    return told.removesuffix("s") if count == 1 else told
 
 
 def _until(reset_ms: Any) -> str:

@@ -56,7 +56,7 @@ class LiveRun:
         self._print()
         self._live.stop()
         if self._tree.notice is not None:
-            self._console.say(notice_text(self._tree.notice))
+            self._console.say(notice_text({**self._tree.notice, "error": None}))  # told after it
 
     def event(self, item: AgentEvent, /) -> None:
         changes = self._tree.changes

@@ -12,7 +12,8 @@ from fanfold.cli.default_model import default_model
 from fanfold.cli.endings import NotThereError
 from fanfold.cli.waiting_text import time_text
 from fanfold.contracts.record import JsonObject
-from fanfold.contracts.workflow_runs import RunCounts, RunFailure, RunSummary, WorkflowSnapshot
+from fanfold.contracts.workflow_runs import RunCounts, RunFailure, RunFault, RunSummary, WorkflowSnapshot
+from fanfold.errors import SandboxError, WorkflowAgentError
 from fanfold.kernel.reason_text import reason_text
 from fanfold.nearest import did_you_mean
 from fanfold.protocols import WorkflowFiles
@@ -23,6 +24,11 @@ _LONGEST_HELP = 200
 _RECORDS = ".a3s"
 _LONGEST_NAME = 60
 _LONGEST_REASON = 300
+_LONGEST_FAULT = 1_000
+_MOST_NAMES = 5
+_NOT_BY_SCRIPT = frozenset({WorkflowAgentError.code, "agent_cap", "cancelled"})
+_BY_SCRIPT = frozenset({SandboxError.code, "not_serialisable"})
+_UNKNOWN_AGENT = "UNKNOWN_AGENT"
 _HEX = frozenset("0123456789abcdef")
 _TOLD = (
     "workflow",
@@ -37,6 +43,8 @@ _TOLD = (
     "process",
 )
 _COUNTED = ("done", "cached", "failed", "skipped")
+MENDED_INLINE = ("--file", "PATH.py")
+"""With which a resume takes the script of an inline run once that is mended."""
 _NEEDED = {"budget_exhausted": ("--budget", "TOKENS"), "parked": ("--wait",)}
 """Without which a resume would end as the run did, by its reason."""
 
@@ -117,13 +125,26 @@ def counts_text(counts: RunCounts) -> str:
     return ", ".join(f"{told[name]} {name}" for name in _COUNTED if told[name]) or "none has ended"
 
 
-def failure_lines(failures: Sequence[RunFailure], most: int) -> list[str]:
-    """What went wrong, each in one line: `security (/0.1#0): NO_ANSWER: it broke off`."""
+def failure_lines(failures: Sequence[RunFailure], most: int, told: str = "") -> list[str]:
+    """What went wrong, in one line for all that say the same: `security (/0.1#0): NO_ANSWER: it broke off`.
+
+    None when that is one thing, which has been `told`.
+    """
+    who: dict[tuple[str, str], list[str]] = {}
+    for each in failures:
+        who.setdefault((each.code, each.message), []).append(_name_of(each))
+    if len(who) == 1 and told.endswith(failures[0].message):
+        return []
     lines = [
-        f"  {_name_of(each)}: {reason_text(each.code, cut(one_line(each.message), _LONGEST_REASON))}"
-        for each in failures[:most]
+        f"  {_names(names)}: {reason_text(code, cut(one_line(message), _LONGEST_REASON))}"
+        for (code, message), names in list(who.items())[:most]
     ]
-    return [*lines, f"  … and {len(failures) - most} more"] if len(failures) > most else lines
+    return [*lines, f"  … and {len(who) - most} more"] if len(who) > most else lines
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_MOST_NAMES])} and {more} more"
 
 
 def _name_of(failure: RunFailure) -> str:
@@ -131,11 +152,30 @@ def _name_of(failure: RunFailure) -> str:
     return f"{cut(failure.label, _LONGEST_NAME)} ({failure.where}{line})" if failure.label else f"{failure.where}{line}"
 
 
+def fault_text(fault: RunFault, place: str = "") -> str:
+    """`LLM error: no answer (line 3)`, in one line; `place` says of what."""
+    line = "" if fault.line is None else f" (line {fault.line}{place})"
+    return f"{reason_text(fault.code, cut(one_line(fault.message), _LONGEST_FAULT))}{line}"
+
+
+def must_be_mended(status: str, fault: RunFault | None, failures: Sequence[RunFailure]) -> bool:
+    """The script is at fault, and would fail again as it stands."""
+    if status != "failed":
+        return False
+    if any(each.code == _UNKNOWN_AGENT for each in failures):
+        return True
+    if fault is None or fault.code in _NOT_BY_SCRIPT:
+        return False
+    return fault.line is not None or fault.code in _BY_SCRIPT
+
+
 def next_command(run: RunSummary) -> str | None:
     """What goes on with it; None for one that is complete, that runs just now, or of which nothing is known."""
     snapshot = run.snapshot
     if run.is_alive or snapshot is None or run.status == "completed":
         return None
+    if snapshot.kind == "inline" and must_be_mended(run.status, snapshot.error, snapshot.failures):
+        return resume_command(snapshot, *MENDED_INLINE)
     return resume_command(snapshot, *_NEEDED.get(snapshot.reason or "", ()))
 
 

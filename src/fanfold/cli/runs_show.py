@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,9 @@ from fanfold.cli.run_tree_rows import money_text
 from fanfold.cli.runs_here import (
     counts_text,
     failure_lines,
+    fault_text,
     find_run,
+    must_be_mended,
     next_command,
     run_files,
     status_text,
@@ -28,10 +31,9 @@ from fanfold.cli.tally import seconds_text, tokens_text
 from fanfold.cli.waiting_text import time_text
 from fanfold.cli.workflow_refusals import refusals
 from fanfold.contracts.record import JsonObject, Record
-from fanfold.contracts.workflow_runs import RunSummary, WorkflowSnapshot
+from fanfold.contracts.workflow_runs import RunFault, RunSummary, WorkflowSnapshot
 from fanfold.control.parked_runs import waits_for_person
 from fanfold.errors import WorkflowInputError
-from fanfold.kernel.reason_text import reason_text
 from fanfold.kernel.run_entries import RunEntry
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.protocols import WorkflowFiles
@@ -101,7 +103,9 @@ def command(*, console: Console, run: str, as_json: bool) -> None:
     if shown.run.status == "paused" and shown.run.snapshot is not None and shown.run.snapshot.reason == "parked":
         console.say("see what waits with: fanfold inbox")
     if again is not None:
-        console.say(f"resume with: {again}")
+        snapshot = shown.run.snapshot
+        is_broken = snapshot is not None and must_be_mended(shown.run.status, snapshot.error, snapshot.failures)
+        console.say(f"{'mend the script, then ' if is_broken else ''}resume with: {again}")
     elif shown.run.is_alive:
         console.say(f"follow it with: fanfold logs -f {shown.run.run_id}")
 
@@ -162,13 +166,16 @@ def _text(shown: _Shown, width: int | None) -> str:
     if snapshot is not None:
         lines += [f"{name:<9} {value}" for name, value in _facts(snapshot, shown)]
     text = "\n".join(lines) + "\n"
-    if snapshot is not None and snapshot.status == "failed" and snapshot.error is not None and snapshot.error.trace:
-        text += f"\n{_own_frames(snapshot.error.trace)}\n"
+    if snapshot is not None and snapshot.status == "failed" and snapshot.error is not None:
+        frames = _frames_of(snapshot.error)
+        text += f"\n{frames}\n" if frames else ""
     if shown.agents:
         head = ["phase", "agent", "status", "tokens", "cost", "time"]
         text += "\n" + table(head, [_row(each) for each in shown.agents], width=width, to_right=head[3:])
-    if snapshot is not None and snapshot.failures:
-        text += "\n" + "\n".join(failure_lines(snapshot.failures, _MOST_FAILURES)) + "\n"
+    if snapshot is not None:
+        told = "" if snapshot.error is None else snapshot.error.message
+        failures = failure_lines(snapshot.failures, _MOST_FAILURES, told)
+        text += "\n" + "\n".join(failures) + "\n" if failures else ""
     return text
 
 
@@ -200,23 +207,24 @@ def _facts(snapshot: WorkflowSnapshot, shown: _Shown) -> list[tuple[str, str]]:
     if snapshot.reset_ms is not None:
         facts.append(("reset", time_text(snapshot.reset_ms)))
     if snapshot.error is not None:
-        line = "" if snapshot.error.line is None else f" (line {snapshot.error.line})"
-        facts.append(("error", f"{reason_text(snapshot.error.code, snapshot.error.message)}{line}"))
+        facts.append(("error", fault_text(snapshot.error)))
     return facts
 
 
-def _own_frames(trace: str) -> str:
-    """A traceback without the frames of fanfold, if it has others: where the script failed is what can be mended."""
+def _frames_of(fault: RunFault) -> str:
+    """Its traceback without the frames of fanfold, for where the script failed is what can be mended, and without what
+    is told as the error itself. Empty where no frame is left."""
     kept: list[str] = []
     is_kept = True
-    for line in trace.splitlines():
+    told = rf"^(?:[\w.]+: )?{re.escape(fault.message)}\n?"
+    for line in re.sub(told, "", fault.trace or "", flags=re.MULTILINE).splitlines():
         if line.startswith(_FRAME):
             is_kept = not line.startswith(_OWN_FRAME)
         elif not line.startswith(" "):
             is_kept = True
         if is_kept:
             kept.append(line)
-    return "\n".join(kept) if any(line.startswith(_FRAME) for line in kept) else trace.rstrip("\n")
+    return "\n".join(kept) if any(line.startswith(_FRAME) for line in kept) else ""
 
 
 def _agents_text(shown: _Shown, snapshot: WorkflowSnapshot) -> str:

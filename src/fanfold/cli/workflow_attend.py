@@ -7,9 +7,9 @@ from fanfold.cli.console import Console
 from fanfold.cli.endings import StoppedBySignal
 from fanfold.cli.out_file import OutFile
 from fanfold.cli.run_tree import run_view_for
-from fanfold.cli.runs_here import failure_lines
+from fanfold.cli.runs_here import MENDED_INLINE, failure_lines
 from fanfold.cli.stopping import run_until_stopped
-from fanfold.cli.workflow_endings import Again, end, stopped
+from fanfold.cli.workflow_endings import Again, end, stopped, told_by
 from fanfold.cli.workflow_job import Heard, Launch, Setup, run_job
 from fanfold.cli.workflow_named import Project, is_in_project
 from fanfold.cli.workflow_output import Output, put_result
@@ -41,9 +41,10 @@ def attend(
         if output is None:
             # What waits for a person is told at the end, with the commands that answer it.
             failures = [each for each in result.failures if each.code != ParkedError.code or result.reason != "parked"]
-            for line in failure_lines(failures, _MOST_FAILURES):
+            for line in failure_lines(failures, _MOST_FAILURES, told_by(result)):
                 console.warn(line)
-    end(result, allow_failures=allow_failures, again=again, tools=heard.unanswered)
+    mended = MENDED_INLINE if launch.is_inline else ()
+    end(result, allow_failures=allow_failures, again=again, tools=heard.unanswered, mended=mended)
 
 
 def _again(launch: Launch, setup: Setup) -> Again:

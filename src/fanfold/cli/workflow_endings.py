@@ -1,10 +1,10 @@
 """What a run came to, as errors that have their exit codes."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from fanfold.cli.cells import cut, one_line
 from fanfold.cli.endings import FailedStepsError, StoppedBySignal, WaitingError
-from fanfold.cli.runs_here import counts_text
+from fanfold.cli.runs_here import counts_text, fault_text, must_be_mended
 from fanfold.cli.waiting_here import parked_in_run
 from fanfold.cli.waiting_text import commands_for, time_text, waiting_json
 from fanfold.cli.workflow_refusals import RunFailedError
@@ -12,7 +12,6 @@ from fanfold.contracts.workflow_runs import RunSummary, WorkflowResult
 from fanfold.control.waiting import Waiting
 from fanfold.errors import BudgetExhaustedError, ParkedError
 from fanfold.kernel.counted import counted
-from fanfold.kernel.reason_text import reason_text
 from fanfold.orchestration.ledger import RESOURCE
 
 _LONGEST_REASON = 300
@@ -26,15 +25,29 @@ _REASONS = {
     "requested": "as somebody has asked for",
     "unreachable": "the model's side does not answer",
 }
+_ONCE = {
+    "auth": "once it takes the key, ",
+    "quota": "once the limit allows it, ",
+    "unreachable": "once it answers again, ",
+}
+"""What must be first, or a resume ends as the run did."""
 Again = Callable[..., str]
 """(verb, run id, further options): the command that goes on with a run."""
 
 
-def end(result: WorkflowResult, *, allow_failures: bool, again: Again, tools: Collection[str]) -> None:
+def end(
+    result: WorkflowResult,
+    *,
+    allow_failures: bool,
+    again: Again,
+    tools: Collection[str],
+    mended: Sequence[str] | None = None,
+) -> None:
     """Return when all is well. What the run returned has been printed by then.
 
     Args:
         tools: that wanted an approval which nobody could give.
+        mended: the options with which a resume takes the script once that is mended; None: it is nobody's to mend.
 
     Raises:
         FailedStepsError, BudgetExhaustedError, WaitingError, RunFailedError: it is not.
@@ -51,11 +64,22 @@ def end(result: WorkflowResult, *, allow_failures: bool, again: Again, tools: Co
         case "paused" if result.reason == "parked":
             raise _parked(result, again, tools)
         case "paused":
-            raise _paused(result).with_hint(resume)
+            raise _paused(result).with_hint(f"{_ONCE.get(result.reason or '', '')}{resume}")
+        case "failed" if mended is not None and must_be_mended(result.status, result.error, result.failures):
+            resume = f"resume with: {again('resume', result.run_id, *mended)}"
+            raise _broken(result).with_hint(f"mend the script, then {resume}")
         case "failed":
             raise _broken(result).with_hint(resume)
         case _:
             raise _named(f"run {result.run_id} was stopped", "RUN_STOPPED").with_hint(resume)
+
+
+def told_by(result: WorkflowResult) -> str:
+    """The end of what `end` says of a run that has failed or is paused; empty for any other."""
+    if result.status == "failed":
+        return "" if result.error is None else result.error.message
+    is_paused = result.status == "paused" and result.reason not in ("budget_exhausted", "parked")
+    return result.failures[-1].message if is_paused and result.failures else ""
 
 
 def stopped(stop: StoppedBySignal, heard: RunSummary | None, run_id: str | None, again: Again) -> None:
@@ -119,8 +143,7 @@ def _broken(result: WorkflowResult) -> RunFailedError:
     error = result.error
     if error is None:
         return _named(f"run {result.run_id} failed", RunFailedError.code)
-    line = "" if error.line is None else f" (line {error.line} of its script)"
-    return _named(f"run {result.run_id} failed: {reason_text(error.code, error.message)}{line}", RunFailedError.code)
+    return _named(f"run {result.run_id} failed: {fault_text(error, ' of its script')}", RunFailedError.code)
 
 
 def _named(message: str, code: str) -> RunFailedError:

@@ -125,9 +125,24 @@ CANCELLED = "Task cancelled by caller"
 """The output of a step that was cancelled while it ran."""
 
 
+_BY_TASK, _BY_SCHEMA = "Task failed: ", "[structured output failed: "
+_SAID_CHARACTERS = 200
+
+
 def failure_reason(outcome: StepOutcome) -> str:
-    """Why a step failed, for somebody who says that it did."""
-    return outcome.output.removeprefix("Task failed: ")
+    """Why a step failed, for somebody who says that it did; then what it had said, if anything, in short."""
+    output = outcome.output
+    if outcome.error_code == SCHEMA_MISMATCH and _BY_SCHEMA in output:
+        said, _, why = output.rpartition(_BY_SCHEMA)
+        why = why.removesuffix("]")
+    elif output.startswith(_BY_TASK):
+        why, _, said = output.removeprefix(_BY_TASK).partition("\n\n")
+    else:
+        return output
+    said = " ".join(said.split())
+    if not said:
+        return why
+    return f"{why}; it said: {said}" if len(said) <= _SAID_CHARACTERS else f"{why}; it said: {said[:_SAID_CHARACTERS]}…"
 
 
 def child_session_id(task_id: str) -> str:

@@ -12,6 +12,7 @@ anything else                             fails                            go on
 from fanfold.contracts.messages import ModelReply, ModelRequest
 from fanfold.env import HostEnv
 from fanfold.errors import ProviderError
+from fanfold.kernel.counted import counted
 from fanfold.protocols import DeltaSink, ModelCapabilities, ModelClient
 
 LONGEST_RETRY_AFTER_MS = 60_000
@@ -123,7 +124,7 @@ class RetryingClient:
         if failure.kind == "protocol":
             most = min(most, MOST_PROTOCOL_ATTEMPTS)
         if attempt >= most:
-            raise _restated(failure, f"{_text(failure)} (gave up after {attempt} attempts)") from failure
+            raise _restated(failure, f"{_text(failure)} (gave up after {counted(attempt, 'attempt')})") from failure
         await self._env.clock.sleep((asked_ms + self._jitter_ms(attempt)) / 1000)
 
     def _jitter_ms(self, attempt: int) -> float:

@@ -31,6 +31,7 @@ from fanfold.errors import (
     WorkflowAgentError,
     WorkflowInputError,
 )
+from fanfold.kernel.counted import counted
 from fanfold.kernel.run_entries import Claim
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.fanout import stand_in
@@ -229,8 +230,8 @@ class LiveAgents:
             await self._refuse()
             raise WorkflowInputError(
                 "agent_cap",
-                f"this run has launched {self._limits.max_agents} agents, which is its limit; resume it to go on, or "
-                "raise max_agents",
+                f"this run has launched {counted(self._limits.max_agents, 'agent')}, which is its limit; resume it to "
+                "go on, or raise max_agents",
             )
         if self._may_launch is not None and not self._may_launch(placed.where):
             reason = "it is not recorded, and only what failed before may run"
