@@ -145,7 +145,7 @@ class RunHost:
             standing = self._view.places().get(placed.where)
             if standing is not None and standing.is_open and standing.is_answer:
                 claim = self._view.claim(standing.identity, placed.where)
-        return self._replayed(placed, claim) if claim.is_answered else self._ask(placed, claim)
+        return self._replayed(placed, claim) if claim.is_answered else self._asked(placed, claim)
 
     async def _replayed(self, placed: PlacedCall, claim: Claim) -> JsonValue:
         view = self._view
@@ -159,9 +159,12 @@ class RunHost:
                 return value
             view.reject(claim)
             claim = view.claim(placed.identity, placed.where)
+        return await self._asked(placed, claim)
+
+    def _asked(self, placed: PlacedCall, claim: Claim) -> Coroutine[Any, Any, JsonValue]:
         if self._is_strict and claim.kind == "new":
             self._require_same_way(placed)
-        return await self._ask(placed, claim)
+        return self._ask(placed, claim)
 
     def _require_same_way(self, placed: PlacedCall) -> None:
         """Raises WorkflowInputError: the script goes another way though no answer so far is another one."""
