@@ -92,6 +92,8 @@ DEFECTS: dict[str, Row] = {
         f"{_LAUNCH}::test_what_the_permissions_deny_is_denied_as_a_launch_and_as_a_nested_workflow",
         f"{_LAUNCH}::test_a_nested_workflow_that_is_to_be_asked_about_is_not_run_unasked",
         f"{_TOOL}::test_permissions_hold_for_a_workflow_by_name",
+        "tests/session/test_workflow_permissions.py"
+        "::test_the_policy_of_a_session_decides_on_nested_workflows_and_on_launches_of_its_host",
     ),
     "D12": (
         "A recorded value against its schema is counted as rejected, and its call runs again.",
