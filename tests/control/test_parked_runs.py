@@ -186,6 +186,20 @@ def test_of_two_answers_the_first_one_counts(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_of_a_run_that_was_deleted_since_somebody_looked_nothing_is_recorded(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with session_of(tmp_path, Changing(), changer()) as session:
+            run_id = (await session.workflows.run_async("team", {"names": ["a"]})).run_id
+            [waiting] = (await looked(tmp_path)).waiting
+            await session.workflows.delete_async(run_id)
+        with pytest.raises(ControlError) as raised:
+            await recorded(tmp_path, waiting, YES)
+        assert (raised.value.code, run_id in str(raised.value)) == ("NOT_WAITING", True)
+        assert list((tmp_path / ".a3s/workflow-runs").iterdir()) == []
+
+    asyncio.run(main())
+
+
 def test_a_run_that_somebody_runs_is_not_answered_behind_his_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with session_of(tmp_path, Changing(), changer(), approvals="park") as session:

@@ -10,7 +10,7 @@ from fanfold.contracts.run_journal import Turns
 from fanfold.contracts.workflow_runs import RunSummary
 from fanfold.control.parked_calls import Answer, Parked, answers_of, new_fact, open_calls, prompt_of, require_waiting
 from fanfold.control.waiting import Waiting, of_parked_call, waiting_id
-from fanfold.errors import ControlError, FanfoldError, ParkedError
+from fanfold.errors import ControlError, FanfoldError, ParkedError, WorkflowInputError
 from fanfold.kernel.run_entries import RunEntry
 from fanfold.kernel.run_journal import encode_line, read_run_journal
 from fanfold.kernel.run_view import RunJournalView
@@ -103,7 +103,10 @@ def _facts_of(entry: RunEntry) -> list[Fact]:
 
 async def record_in_run(waiting: Waiting, answer: Answer, files: WorkflowFiles) -> None:
     """Raises as `parked.record_answer`."""
-    held = await files.hold(waiting.owner)
+    try:
+        held = await files.hold(waiting.owner)
+    except WorkflowInputError as error:
+        raise ControlError("NOT_WAITING", f"nothing waits as '{waiting.id}' any more: {error}") from error
     try:
         await _record(waiting, answer, held)
     finally:
