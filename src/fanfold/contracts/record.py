@@ -1,7 +1,7 @@
 """Record: a frozen typed struct that also reads as a mapping, for everything that users receive."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import msgspec
 
@@ -12,25 +12,26 @@ JsonObject = dict[str, Any]
 
 
 Nested = dict[Any, Any] | list[Any]
-_NESTED = (dict, list)
+_PLAIN = frozenset({str, int, float, bool})
 
 
 def own_copy(value: Any) -> Any:
     """JSON data that its receiver may change, however deeply they are nested."""
-    if not isinstance(value, _NESTED):
+    if not _is_nested(value):
         return value
-    whole = cast("Nested", value).copy()
+    whole = value.copy()
     fresh: list[Nested] = [whole]
     while fresh:
         each = fresh.pop()
         for key, inner in each.items() if isinstance(each, dict) else enumerate(each):
-            if isinstance(inner, _NESTED):
-                each[key] = copied = cast("Nested", inner).copy()  # a key that it has
+            if type(inner) not in _PLAIN and _is_nested(inner):
+                each[key] = copied = inner.copy()  # a key that it has
                 fresh.append(copied)
     return whole
 
 
-_PLAIN = frozenset({str, int, float, bool})
+def _is_nested(value: object) -> TypeGuard[Nested]:
+    return isinstance(value, dict | list)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
