@@ -318,6 +318,7 @@ JOURNAL: dict[str, Row] = {
         "A record is one write of whole lines and synced before its value is handed on (always: there is no setting "
         "that would do without).",
         _REFUSED_WRITE,
+        "tests/workflow/test_power_loss.py::test_no_answer_that_a_script_was_given_is_asked_for_again",
         f"{_FILES}::test_a_durable_append_is_synced_and_another_is_not",
         f"{_SEAM}::test_kill_9_frees_the_run_and_keeps_all_that_was_reported",
     ),
