@@ -280,6 +280,31 @@ def test_the_places_of_steps_inside_of_one_that_is_left_are_free_as_well() -> No
     run_virtually(main())
 
 
+def test_a_step_that_waits_for_its_place_inside_of_one_that_is_left_is_refused() -> None:
+    async def main() -> None:
+        limiter, contexts = Limiter(1), list[contextvars.Context]()
+
+        async def outer() -> None:
+            async with limiter.slot() as slot:
+                contexts.append(contextvars.copy_context())
+                async with slot.given_back():
+                    await asyncio.sleep(1)
+                    async with limiter.slot():
+                        raise AssertionError("it has begun")
+
+        task = asyncio.create_task(outer())
+        await asyncio.sleep(0.5)
+        await limiter.take()
+        await asyncio.sleep(1)
+        await give_up_place(contexts[0])
+        limiter.give_back()
+        await asyncio.wait({task})
+        assert isinstance(task.exception(), LifecycleError)
+        assert not limiter.is_full
+
+    run_virtually(main())
+
+
 def test_a_step_takes_its_place_back_from_one_inside_that_is_left() -> None:
     async def main() -> None:
         limiter, let_go = Limiter(1), asyncio.Event()

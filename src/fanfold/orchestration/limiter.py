@@ -82,7 +82,11 @@ class Slot:
         if outer is not None and outer._limiter is self._limiter:
             self._borrow(outer)
         try:
-            await self._take()
+            await self._limiter.take()
+            self._is_held = True
+            if self._is_left:  # with the step around it, while it waited
+                self.end()
+                raise _refused()
         except BaseException as error:
             await self._give_to_lender(error)
             raise
@@ -91,7 +95,7 @@ class Slot:
 
     def _borrow(self, outer: "Slot") -> None:
         if outer._is_left:
-            raise LifecycleError("the step that this one is a part of was left behind")
+            raise _refused()
         self._lender = outer
         outer._borrowers = outer._borrowers or set()
         outer._borrowers.add(self)
@@ -107,7 +111,8 @@ class Slot:
         if self._before is not None:
             _held.reset(self._before)
         self.end()
-        await self._give_to_lender(error[1])
+        if self._lender is not None:
+            await self._give_to_lender(error[1])
 
     async def _give_to_lender(self, error: BaseException | None) -> None:
         lender, self._lender = self._lender, None
@@ -158,6 +163,10 @@ class Slot:
         self.end()
         for borrower in self._borrowers or ():
             borrower._leave()
+
+
+def _refused() -> LifecycleError:
+    return LifecycleError("the step that this one is a part of was left behind")
 
 
 _held: ContextVar[Slot | None] = ContextVar("fanfold_slot", default=None)

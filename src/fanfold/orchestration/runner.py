@@ -6,7 +6,7 @@ counts.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ from fanfold.orchestration.leaving import run_apart
 from fanfold.orchestration.ledger import TokenLedger, spending
 from fanfold.orchestration.parsing import Parser, with_parsed
 from fanfold.orchestration.spent import Spent, spent_by
-from fanfold.orchestration.step_attempt import StepAttempt
+from fanfold.orchestration.step_attempt import AttemptEvents, StepAttempt
 from fanfold.protocols import AgentExecutor, EventSink, ResumableExecutor, StepFacts
 
 TIMEOUT = "TIMEOUT"
@@ -116,7 +116,7 @@ class StepRunner:
         ledger: for executors that do not charge it themselves.
         scope: stands before the places of the steps.
         leaves_behind: no step is waited for longer than a grace once it was cancelled; those with a `timeout_ms` never
-            are. It costs a task for each.
+            are. It costs a task for each, and of one without a `timeout_ms` that is left `events` may hear more.
         """
         self.limit = _limit_of(executor)
         self._executor = executor
@@ -242,7 +242,7 @@ class StepRunner:
         # The session's own executor tells when a step starts; any other one is taken to start it at once.
         timer = asyncio.timeout(None if self._resumable is not None else seconds)
         scope = StepScope(timer, partial(self._control.is_unwanted, spec.task_id))
-        events = self.tell if seconds is None else self._restarting(scope, seconds)
+        events = self.tell if seconds is None else AttemptEvents(self._restarting(scope, seconds))
         attempt = None
         if seconds is not None or self._leaves_behind:
             attempt = StepAttempt(spec.task_id, kept, events, self._ledger)
@@ -266,8 +266,8 @@ class StepRunner:
             return await self._executor.execute_step(spec, events)
         return await self._resumable.within(kept).execute_step(spec, events)
 
-    async def _called(self, spec: AgentStepSpec, attempt: StepAttempt) -> StepOutcome:
-        return await call_foreign(self._execute(spec, attempt.events, attempt.turns), partial(_raised, spec))
+    def _called(self, spec: AgentStepSpec, attempt: StepAttempt) -> Coroutine[Any, Any, StepOutcome]:
+        return call_foreign(self._execute(spec, attempt.events, attempt.turns), partial(_raised, spec))
 
     def _restarting(self, scope: StepScope, seconds: float) -> EventSink:
         """A listener by which a step's time begins when it says that it starts, and not while it waits for a slot."""

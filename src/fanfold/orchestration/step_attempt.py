@@ -18,11 +18,14 @@ from fanfold.protocols import EventSink, StepFacts
 class StepAttempt:
     """While it lasts, its events and turns go to those who hear and keep them."""
 
+    __slots__ = ("_ledger", "_task_id", "counted", "events", "is_left", "turns")
+
     def __init__(
         self, task_id: str, kept: StepFacts | None, events: EventSink | None, ledger: TokenLedger | None
     ) -> None:
+        """`events` are told the end of what is left, if they are an `AttemptEvents`; any others have to know."""
         self.turns = None if kept is None else _Turns(kept)
-        self.events = None if events is None else _Events(events)
+        self.events = events
         self.is_left = False
         self.counted = NO_USAGE
         """As its usage, when it was left."""
@@ -34,7 +37,7 @@ class StepAttempt:
         self.is_left = True
         if self.turns is not None:
             self.turns.is_left = True
-        if self.events is not None:
+        if isinstance(self.events, AttemptEvents):
             self.events.leave()
         task.add_done_callback(self._ended_late)
 
@@ -94,7 +97,9 @@ class _Turns:
         await self._facts.record(facts)
 
 
-class _Events:
+class AttemptEvents:
+    """Passes on what an attempt tells until it is left."""
+
     __slots__ = ("_begun", "_hear", "_is_left", "_start")
 
     def __init__(self, hear: EventSink) -> None:
