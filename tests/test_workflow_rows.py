@@ -221,6 +221,7 @@ SCRIPT: dict[str, Row] = {
     ),
     "5.2g": (
         "The notification has all counts, also those that are zero.",
+        f"{_CONTROL}::test_one_agent_may_be_skipped_and_stays_skipped",
         f"{_EVENTS}::test_the_notification_tells_what_came_of_it_and_what_it_took",
     ),
     "5.2h": (
@@ -288,6 +289,7 @@ IDENTITY: dict[str, Row] = {
     "5.3d": (
         "A call gets what was recorded for it at its place, else the oldest that nobody has claimed, else it runs.",
         f"{_ENTRIES}::test_its_own_place_comes_before_the_oldest",
+        f"{_ENTRIES}::test_what_was_moved_to_a_place_stands_there_from_then_on",
         f"{_ENTRIES}::test_the_oldest_is_the_one_that_was_issued_first_wherever_it_stands_now",
         f"{_ENTRIES}::test_claims_of_equal_calls_are_a_bijection",
         f"{_ENTRIES}::test_each_call_has_the_same_answer_in_every_later_attempt",
@@ -557,6 +559,7 @@ CASES: dict[str, Row] = {
     ),
     "7.17": (
         "What nobody asks for any more is counted and changes nothing.",
+        f"{_ENTRIES}::test_answers_that_nothing_asked_for_are_told",
         f"{_CALLS}::test_a_call_that_is_gone_is_reported_and_the_others_are_not_touched",
     ),
     "7.18": (
