@@ -452,3 +452,21 @@ def test_a_notification_says_why_a_run_is_paused_and_until_when() -> None:
     assert notice_text({**paused, "reset_ms": 1 << 80}) == "a: paused (quota) · 7 tok · 0.9s"
     failed = {"workflow": "a", "status": "failed", "error": {"code": "ValueError", "message": "no\nsuch"}}
     assert notice_text(failed) == "a: failed · 0 tok · 0.0s · ValueError: no such"
+
+
+@pytest.mark.parametrize(("err", "says_why"), [(Terminal(), False), (io.StringIO(), False), (None, True)])
+def test_a_view_leaves_it_to_its_command_to_say_why_the_run_failed(err: io.StringIO | None, says_why: bool) -> None:
+    run, out = Recorded(), err or io.StringIO()
+    run.start()
+    error = {"code": "ValueError", "message": "ValueError: no good"}
+    run.tell("task_notification", 1_000, workflow="audit", status="failed", counts={}, error=error)
+
+    async def work() -> None:
+        own = run_view_for(console(out, no_color=True))
+        async with PlainRun(console(out, {}), RunTree(), lambda: LATE) if err is None else own as view:
+            for item in run.events:
+                view.event(item)
+
+    asyncio.run(work())
+    assert "audit: failed" in out.getvalue()
+    assert ("no good" in out.getvalue()) is says_why

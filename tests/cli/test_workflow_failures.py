@@ -47,7 +47,7 @@ SILENT, FILTERED, WORDS = Http(then="hang"), Say("half", stop="content_filter"),
 FAILURES = [
     (f"{ONE})", BROKEN, (), 1, "answered 500: in trouble (gave up after 2 attempts)", "resume with: "),
     (TWO, BROKEN, (), 1, "answered 500: in trouble (gave up after 2 attempts)", "resume with: "),
-    (f"{ONE})", FORBIDDEN, (), 1, "answered 401: no such key", "once it takes the key, resume with: "),
+    (f"{ONE})", FORBIDDEN, (), 1, "answered 401: no such key", "once the provider takes the key, resume with: "),
     (f"{ONE}, timeout_ms=200)", SILENT, (), 1, "it did not end within 200 ms", "resume with: "),
     (f"{ONE})", FILTERED, (), 1, "the provider's content filter stopped the answer; it said: half", "resume with: "),
     (f"{ONE}, schema={SCHEMA})", WORDS, (), 1, "it said: no json", "resume with: "),
@@ -80,6 +80,7 @@ def test_why_it_failed_is_said_once_at_its_end_and_the_command_of_the_hint_goes_
     assert f"\nhint: {hint}fanfold workflow resume {run}" in told
     shown = fanfold("runs", "show", run)
     assert (shown.out + shown.err).count(reason) == 1
+    assert f"{hint}fanfold workflow resume {run}" in shown.err
     model.is_well = True
     assert fanfold(*_command(told)).code == 0
 
@@ -90,7 +91,7 @@ def test_a_spent_quota_says_until_when(fanfold: Fanfold, serve: Serve, tmp_path:
     told = _behind_the_summary(fanfold("workflow", "run", "team"))
     assert "is paused, the provider's limit is reached until 20" in told
     assert told.count("quota is spent") == 1
-    assert "\nhint: once the limit allows it, resume with: fanfold workflow resume" in told
+    assert "\nhint: once the provider's limit allows it, resume with: fanfold workflow resume" in told
 
 
 @pytest.mark.parametrize(

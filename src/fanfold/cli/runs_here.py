@@ -45,6 +45,11 @@ _TOLD = (
 _COUNTED = ("done", "cached", "failed", "skipped")
 MENDED_INLINE = ("--file", "PATH.py")
 """With which a resume takes the script of an inline run once that is mended."""
+_FIRST = {
+    "auth": "once the provider takes the key, ",
+    "quota": "once the provider's limit allows it, ",
+    "unreachable": "once the model's side answers again, ",
+}
 _NEEDED = {"budget_exhausted": ("--budget", "TOKENS"), "parked": ("--wait",)}
 """Without which a resume would end as the run did, by its reason."""
 
@@ -167,6 +172,11 @@ def must_be_mended(status: str, fault: RunFault | None, failures: Sequence[RunFa
     if fault is None or fault.code in _NOT_BY_SCRIPT:
         return False
     return fault.line is not None or fault.code in _BY_SCRIPT
+
+
+def first_of(reason: str | None) -> str:
+    """What must be before a resume of a run that is paused for that reason, or it ends as before."""
+    return _FIRST.get(reason or "", "")
 
 
 def next_command(run: RunSummary) -> str | None:

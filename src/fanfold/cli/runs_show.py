@@ -21,6 +21,7 @@ from fanfold.cli.runs_here import (
     failure_lines,
     fault_text,
     find_run,
+    first_of,
     must_be_mended,
     next_command,
     run_files,
@@ -105,7 +106,8 @@ def command(*, console: Console, run: str, as_json: bool) -> None:
     if again is not None:
         snapshot = shown.run.snapshot
         is_broken = snapshot is not None and must_be_mended(shown.run.status, snapshot.error, snapshot.failures)
-        console.say(f"{'mend the script, then ' if is_broken else ''}resume with: {again}")
+        first = "mend the script, then " if is_broken else first_of(None if snapshot is None else snapshot.reason)
+        console.say(f"{first}resume with: {again}")
     elif shown.run.is_alive:
         console.say(f"follow it with: fanfold logs -f {shown.run.run_id}")
 

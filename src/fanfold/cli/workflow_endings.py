@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from fanfold.cli.cells import cut, one_line
 from fanfold.cli.endings import FailedStepsError, StoppedBySignal, WaitingError
-from fanfold.cli.runs_here import counts_text, fault_text, must_be_mended
+from fanfold.cli.runs_here import counts_text, fault_text, first_of, must_be_mended
 from fanfold.cli.waiting_here import parked_in_run
 from fanfold.cli.waiting_text import commands_for, time_text, waiting_json
 from fanfold.cli.workflow_refusals import RunFailedError
@@ -25,12 +25,6 @@ _REASONS = {
     "requested": "as somebody has asked for",
     "unreachable": "the model's side does not answer",
 }
-_ONCE = {
-    "auth": "once it takes the key, ",
-    "quota": "once the limit allows it, ",
-    "unreachable": "once it answers again, ",
-}
-"""What must be first, or a resume ends as the run did."""
 Again = Callable[..., str]
 """(verb, run id, further options): the command that goes on with a run."""
 
@@ -64,7 +58,7 @@ def end(
         case "paused" if result.reason == "parked":
             raise _parked(result, again, tools)
         case "paused":
-            raise _paused(result).with_hint(f"{_ONCE.get(result.reason or '', '')}{resume}")
+            raise _paused(result).with_hint(f"{first_of(result.reason)}{resume}")
         case "failed" if mended is not None and must_be_mended(result.status, result.error, result.failures):
             resume = f"resume with: {again('resume', result.run_id, *mended)}"
             raise _broken(result).with_hint(f"mend the script, then {resume}")
