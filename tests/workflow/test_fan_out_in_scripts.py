@@ -161,9 +161,10 @@ def test_generators_empty_lists_and_single_items_are_fine(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_a_bare_awaitable_is_refused_and_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1, 4097])
+def test_a_bare_awaitable_is_refused_and_closed(tmp_path: Path, count: int) -> None:
     async def script(ctx: Any, args: Any) -> Any:
-        return await ctx.parallel([lambda: ctx.agent("a"), ctx.agent("b")])
+        return await ctx.parallel([lambda: ctx.agent("a"), *(ctx.agent("b") for _ in range(count))])
 
     async def main() -> None:
         rig = Rig(tmp_path)

@@ -96,8 +96,8 @@ class WorkflowContext:
         record; with `on_error="raise"` the first failure in input order is raised once all have ended.
         """
         work = list(thunks)
-        await self._require_room("parallel", len(work))
         _require_callables(work, "parallel", "thunk", 'write `lambda: ctx.agent("...")`')
+        await self._require_room("parallel", len(work))
         lane = self._lane
         place = lane.next_split()
 
@@ -116,8 +116,8 @@ class WorkflowContext:
         A stage is called with `(value so far, item, index)`, as many of them as it takes; plain or async.
         """
         everything = list(items)
-        await self._require_room("pipeline", len(everything))
         _require_callables(stages, "pipeline", "stage", "pass the function itself")
+        await self._require_room("pipeline", len(everything))
         takes = [_arity(stage) for stage in stages]
         lane = self._lane
         place = lane.next_split()
