@@ -83,6 +83,18 @@ def test_a_run_whose_files_are_damaged_is_listed_with_its_problem(
         assert fanfold("workflow", command[0], run, *command[1:]).code == 1
 
 
+def test_show_says_where_what_was_spent_is_not_known_in_full(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
+    configure(tmp_path, serve(Model()))
+    ready_script(tmp_path)
+    fanfold("workflow", "run", "team")
+    run = only_run(fanfold)
+    assert "estimated" not in fanfold("runs", "show", run).out
+    snapshot = json.loads(place(tmp_path, f"{run}.json").read_text())
+    snapshot["usage"]["is_estimated"] = True
+    place(tmp_path, f"{run}.json").write_text(json.dumps(snapshot))
+    assert " tokens (partly estimated)" in fanfold("runs", "show", run).out
+
+
 def test_show_tells_of_each_agent_and_how_to_go_on(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
     configure(tmp_path, serve(Model(broken="about b")))
     path = ready_script(tmp_path)

@@ -186,7 +186,7 @@ def _facts(snapshot: WorkflowSnapshot, shown: _Shown) -> list[tuple[str, str]]:
     if snapshot.attempt > 1:
         times.append(f"attempt {snapshot.attempt}")
     tokens = snapshot.usage.total_tokens if shown.total_tokens is None else shown.total_tokens
-    spent = [f"{tokens_text(tokens)} tokens"]
+    spent = [f"{tokens_text(tokens)} tokens{' (partly estimated)' if snapshot.usage.is_estimated else ''}"]
     if snapshot.attempt > 1:
         spent.append(f"{tokens_text(snapshot.attempt_usage.total_tokens)} of them in this attempt")
     cost = snapshot.cost_usd if shown.cost_usd is None else shown.cost_usd
