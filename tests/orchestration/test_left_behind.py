@@ -354,6 +354,29 @@ def test_a_step_that_is_left_while_it_waits_for_its_place_gets_none() -> None:
     run_virtually(main())
 
 
+def test_a_step_that_has_ignored_its_cancellation_waits_for_no_other_one() -> None:
+    async def main() -> None:
+        limiter, control, went_on = Limiter(1), FanOutControl(), list[str]()
+
+        async def answer(step: AgentStepSpec) -> str:
+            async with limiter.slot() as slot:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    went_on.append(step.task_id)
+                async with slot.given_back():
+                    await asyncio.sleep(0)
+                raise AssertionError("it went on")
+
+        asyncio.get_running_loop().call_later(1, control.cancel_step, "a")
+        outcomes = await execute_steps_parallel(HostExecutor(answer), [spec("a")], control=control)
+        assert went_on == ["a"]
+        assert [(each.error_code, each.output) for each in outcomes] == [("RUN_CANCELLED", CANCELLED)]
+        assert not limiter.is_full
+
+    run_virtually(main())
+
+
 # ---- in a session ---------------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,8 @@
 import asyncio
 import random
 
-from fanfold.orchestration.limiter import Limiter
+from fanfold.orchestration.limiter import Limiter, Slot
+from fanfold.testing.virtual_loop import run_virtually
 
 
 async def turns(count: int = 3) -> None:
@@ -107,3 +108,89 @@ def test_however_steps_end_as_many_places_are_free_at_the_end_as_in_the_beginnin
 
     for seed in range(40):
         asyncio.run(main(seed))
+
+
+def test_a_place_that_is_given_away_once_more_while_it_is_waited_for_is_taken_by_the_last_one_only() -> None:
+    async def main() -> None:
+        limiter = Limiter(1)
+
+        async def waits(slot: Slot, begins: float, seconds: float) -> None:
+            await asyncio.sleep(begins)
+            async with slot.given_back():
+                await asyncio.sleep(seconds)
+
+        async def other(begins: float, seconds: float) -> None:
+            await asyncio.sleep(begins)
+            async with limiter.slot():
+                await asyncio.sleep(seconds)
+
+        async def step() -> None:
+            async with limiter.slot() as slot:  # the first one waits for it from 2 to 5, the second one from 3 to 9
+                await asyncio.gather(waits(slot, 0, 2), waits(slot, 3, 6))
+                assert limiter.is_full
+
+        await asyncio.gather(step(), other(1, 4), other(6, 1))
+        await limiter.take()
+        assert limiter.is_full
+
+    run_virtually(main())
+
+
+def test_a_place_for_which_two_have_waited_is_taken_once() -> None:
+    async def main() -> None:
+        limiter = Limiter(2)
+
+        async def waits(slot: Slot, begins: float, seconds: float) -> None:
+            await asyncio.sleep(begins)
+            async with slot.given_back():
+                await asyncio.sleep(seconds)
+
+        async with limiter.slot() as slot:
+            first = asyncio.create_task(waits(slot, 0, 1))
+            await asyncio.sleep(0.5)
+            await asyncio.gather(limiter.take(), limiter.take())
+            second = asyncio.create_task(waits(slot, 1, 1))
+            await asyncio.sleep(3)
+            limiter.give_back()
+            limiter.give_back()
+            await asyncio.gather(first, second)
+            assert not limiter.is_full
+        await asyncio.gather(limiter.take(), limiter.take())
+        assert limiter.is_full
+
+    run_virtually(main())
+
+
+def test_a_step_that_has_ended_takes_no_place_back_from_one_inside_of_it_that_has_not() -> None:
+    async def main() -> None:
+        limiter = Limiter(1)
+
+        async def inner() -> None:
+            async with limiter.slot():
+                await asyncio.sleep(1)
+
+        async with limiter.slot():
+            task = asyncio.create_task(inner())
+            await asyncio.sleep(0.5)
+        await task
+        assert not limiter.is_full
+
+    run_virtually(main())
+
+
+def test_work_that_goes_on_behind_the_end_of_its_step_has_places_of_its_own() -> None:
+    async def main() -> None:
+        limiter, was_full = Limiter(1), list[bool]()
+
+        async def inner() -> None:
+            await asyncio.sleep(1)
+            async with limiter.slot():
+                was_full.append(limiter.is_full)
+
+        async with limiter.slot():
+            later = asyncio.create_task(inner())
+        await later
+        assert was_full == [True]
+        assert not limiter.is_full
+
+    run_virtually(main())

@@ -26,6 +26,11 @@ class StepScope:
         if not self.is_cancelled:
             self._stop_at(deadline)
 
+    @property
+    def was_told(self) -> bool:
+        """Its cancellation has been delivered, or comes too late for it."""
+        return self.is_over or self.timer.expired()
+
     def _stop_at(self, when: float) -> None:
         if not self.is_over and not self.timer.expired():  # its time may be up in this very turn of the loop
             self.timer.reschedule(when)
@@ -36,10 +41,17 @@ running_scope: ContextVar[StepScope | None] = ContextVar("fanfold_step_scope", d
 
 
 async def stop_if_unwanted() -> None:
-    """Begin nothing in a step that was cancelled while it waited: the timer that ends it is due, and ends it here."""
+    """Begin nothing in a step that was cancelled while it waited: the timer that ends it is due, and ends it here.
+
+    Raises:
+        asyncio.CancelledError: it was ended already, and has ignored that; no other cancellation would come.
+    """
     scope = running_scope.get()
-    if scope is not None and scope.is_unwanted():
-        await asyncio.get_running_loop().create_future()
+    if scope is None or not scope.is_unwanted():
+        return
+    if scope.was_told:
+        raise asyncio.CancelledError
+    await asyncio.get_running_loop().create_future()
 
 
 class FanOutControl:

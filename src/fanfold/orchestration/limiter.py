@@ -37,9 +37,15 @@ class Limiter:
         one lends: it only waits meanwhile, and a slot is never held for waiting."""
         return Slot(self)
 
+    def take_free(self) -> bool:
+        """Take a place, if nobody has to wait for one."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
     async def take(self) -> None:
-        if self._free:
-            self._free -= 1
+        if self.take_free():
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._waiting is None:
@@ -64,7 +70,7 @@ class Limiter:
 class Slot:
     # Entered and left by hand: `asynccontextmanager` on every step took a twentieth of what a step costs.
 
-    __slots__ = ("_before", "_borrowers", "_is_held", "_is_left", "_lender", "_lent", "_limiter")
+    __slots__ = ("_before", "_borrowers", "_is_held", "_is_left", "_is_over", "_lender", "_lent", "_limiter")
 
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
@@ -76,13 +82,16 @@ class Slot:
         """Of steps inside of this one."""
         self._is_left = False
         """Nobody waits for its step any more, see `leave`."""
+        self._is_over = False
+        """So, or its step has ended: work of it that goes on all the same gets no place for it any more."""
 
     async def __aenter__(self) -> Self:
         outer = _held.get()
         if outer is not None and outer._limiter is self._limiter:
             self._borrow(outer)
         try:
-            await self._limiter.take()
+            if not self._limiter.take_free():
+                await self._limiter.take()
             self._is_held = True
             if self._is_left:  # with the step around it, while it waited
                 self.end()
@@ -96,6 +105,8 @@ class Slot:
     def _borrow(self, outer: "Slot") -> None:
         if outer._is_left:
             raise _refused()
+        if outer._is_over:
+            return
         self._lender = outer
         outer._borrowers = outer._borrowers or set()
         outer._borrowers.add(self)
@@ -103,13 +114,15 @@ class Slot:
 
     async def _take(self) -> None:
         await self._limiter.take()
-        self._is_held = True
-        if self._is_left:  # while it waited
-            self.end()
+        if self._is_over or self._lent or self._is_held:  # while it waited: lent once more, or taken for it already
+            self._limiter.give_back()
+        else:
+            self._is_held = True
 
     async def __aexit__(self, *error: Any) -> None:
         if self._before is not None:
             _held.reset(self._before)
+        self._is_over = True
         self.end()
         if self._lender is not None:
             await self._give_to_lender(error[1])
@@ -143,7 +156,7 @@ class Slot:
         self._lent -= 1
         if error is not None:
             return
-        if self._lent == 0 and not self._is_left:
+        if self._lent == 0 and not self._is_over:
             await self._take()
         await stop_if_unwanted()
 
@@ -159,7 +172,7 @@ class Slot:
         await self._give_to_lender(stop)
 
     def _leave(self) -> None:
-        self._is_left = True
+        self._is_left = self._is_over = True
         self.end()
         for borrower in self._borrowers or ():
             borrower._leave()
