@@ -101,6 +101,15 @@ def test_nothing_is_deleted_where_one_of_them_is_refused(fanfold: Fanfold, tmp_p
     assert asyncio.run(open_run_files(tmp_path).notices("s-1")) == ()
 
 
+def test_an_empty_name_means_no_run(fanfold: Fanfold, tmp_path: Path) -> None:
+    make_runs(tmp_path, OLD)
+    for command in (("runs", "delete", "", "--yes"), ("runs", "show", ""), ("workflow", "resume", ""), ("logs", "")):
+        done = fanfold(*command)
+        assert done.code == 4
+        assert "there is no workflow run '' here\n" in done.err
+    assert left(fanfold) == [0]
+
+
 def test_where_nobody_can_be_asked_deleting_wants_a_yes(fanfold: Fanfold, tmp_path: Path) -> None:
     make_runs(tmp_path, OLD)
     for command in (("delete", IDS[0]), ("prune", "--keep", "0")):
