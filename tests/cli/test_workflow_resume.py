@@ -148,6 +148,8 @@ def test_strict_refuses_a_script_that_has_changed(fanfold: Fanfold, serve: Serve
     assert (refused.code, json.loads(refused.err)["code"]) == (2, "script_changed")
     plan = fanfold("workflow", "resume", run, "--strict", "--plan")
     assert (plan.code, plan.out[:8]) == (2, "cached 2")
+    for each in (refused, plan):
+        assert "without --strict only the calls that changed are run" in each.err
     assert model.prompts == []
     assert fanfold("workflow", "resume", run).code == 0
 
@@ -259,6 +261,8 @@ def test_only_a_paused_run_is_continued(fanfold: Fanfold, serve: Serve, tmp_path
     assert f"run {run} is completed with failures, so there is nothing to continue" in refused.err
     assert f"resume with: fanfold workflow resume {run}" in refused.err
     assert model.prompts == []
+    assert fanfold("workflow", "resume", run).code == 0
+    assert f"what it gave: fanfold runs show {run}" in fanfold("workflow", "continue", run).err
     ready_script(tmp_path)
     assert fanfold("workflow", "run", "team", "--budget", "25", "--concurrency", "1").code == 6
     paused = runs_of(fanfold)[0]

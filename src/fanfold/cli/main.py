@@ -28,7 +28,7 @@ _COMMANDS = {
     "parallel": ("fanfold.cli.parallel", "Run the steps of a JSON file in parallel."),
     "workflow": ("fanfold.cli.workflow", "Run scripts that direct many agents, and go on with their runs."),
     "review": ("fanfold.cli.review", "Review the changes of a git repository."),
-    "runs": ("fanfold.cli.runs", "List, show and compare the runs of workflows."),
+    "runs": ("fanfold.cli.runs", "List, show, compare and delete the runs of workflows."),
     "ps": ("fanfold.cli.ps", "The workflow runs that go on just now."),
     "logs": ("fanfold.cli.logs", "What a workflow run tells, while it goes on or afterwards."),
     "inbox": ("fanfold.cli.inbox", "List what waits for an approval or an answer, of all that runs here or is parked."),

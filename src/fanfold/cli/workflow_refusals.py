@@ -11,6 +11,7 @@ _NOT_THERE = frozenset({"run_not_found", "unknown_workflow", "bad_run_id"})
 _BROKEN = frozenset({"store_unwritable", "journal_missing", "journal_refused", "wrong_moment"})
 _LISTINGS = {"run_not_found": "fanfold runs list", "unknown_workflow": "fanfold workflow list"}
 _HINTS = {
+    "script_changed": "without --strict only the calls that changed are run; which ones: add --plan",
     "journal_missing": "what it had finished cannot be used any more; begin a new run",
     "store_unwritable": "nothing was started; make room there, or let it be written",
     "args_mismatch": "add --fork for a new run, which begins with what this one has recorded",

@@ -87,7 +87,8 @@ def _not_paused(run: RunSummary) -> WorkflowInputError:
     again = next_command(run)
     if run.is_alive:
         return error.with_hint(f"it goes on just now: fanfold logs -f {run.run_id}")
-    return error if again is None else error.with_hint(f"resume with: {again}")
+    shown = f"what it gave: fanfold runs show {run.run_id}"
+    return error.with_hint(shown if again is None else f"resume with: {again}")
 
 
 async def _standing(files: WorkflowFiles, typed: str) -> RunSummary:
