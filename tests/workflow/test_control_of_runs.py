@@ -185,7 +185,13 @@ def test_an_agent_starts_before_it_ends_and_the_output_is_there_with_the_notific
             if item.type == "task_notification":
                 there.append(Path(item.payload["output_file"]).exists())
 
-        rig.register(six)
+        async def two_threes(ctx: Any, args: Any) -> Any:
+            def three(side: str) -> Any:
+                return ctx.parallel([lambda each=each: ctx.agent(f"{side}{each}") for each in range(3)])
+
+            return await ctx.parallel([lambda: three("a"), lambda: three("b")])
+
+        rig.register(two_threes)
         await rig.workflows.run_async("demo", events=hear, limits=WorkflowLimits(concurrency=4))
         assert there == [True]
         assert [each.type for each in rig.events[:2]] == ["async_launched", "task_started"]

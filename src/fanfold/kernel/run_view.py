@@ -215,10 +215,10 @@ class RunJournalView:
             entry.has_been_answered = older.has_been_answered
             if not older.is_claimed:  # else whoever claimed it is about to go on from them
                 older.turns = ()
-        self._keyed[entry.key] = entry
         self._stands(entry)
         if entry.is_claimed:
-            return  # it was run just now, under a key that was given out here
+            return  # it is run now, under a key that was given out here, and to nobody else
+        self._keyed[entry.key] = entry
         self._count_occurrence(entry)
         equal = self._equal.get(entry.identity)
         if equal is None:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -46,6 +46,8 @@ from fanfold.workflow.kept_turns import KeptTurns
 from fanfold.workflow.progress import Progress
 from fanfold.workflow.script_host import RunHaltedError
 from fanfold.workflow.waits import Waits
+
+E = TypeVar("E", bound=BaseException)
 
 BLOB_BYTES = 262_144
 """A longer value lies in a file of its own, and its name in the journal (spec-workflow 5.4)."""
@@ -165,8 +167,7 @@ class LiveAgents:
             if record.status == "ok":
                 self._progress.done += 1
                 self._tell(placed, "done", told)
-                answer: JsonValue = msgspec.json.decode(record.value)
-                return answer
+                return _answer_of(placed, record, outcome)
             if record.status == "skipped":
                 self._progress.skipped += 1
                 self._tell(placed, "skipped", told)
@@ -184,7 +185,9 @@ class LiveAgents:
                 self._none_left.set()
 
     async def _launched(self, placed: PlacedCall, claim: Claim) -> tuple[Result, StepOutcome]:
-        await self._require_launch(placed)
+        refusal = self._refusal(placed)
+        if refusal is not None:
+            raise await _a_turn_later(refusal)
         self._progress.launched += 1
         if self._slots.is_full:
             self._queue(placed)
@@ -194,12 +197,12 @@ class LiveAgents:
                 room = await self._ledger.reserve(len(placed.call.prompt) // 4, slot.given_back)
                 if isinstance(room, BudgetDenial):
                     self._progress.launched -= 1
-                    raise await self._over_budget(room)
+                    raise await _a_turn_later(self._over_budget(room))
                 spent: Usage | None = None
                 try:
                     if self.halt is not None:
                         self._progress.launched -= 1  # meanwhile, and it has not begun
-                        raise await self._halted(self.halt)
+                        raise await _a_turn_later(RunHaltedError(self.halt.reason))
                     record, outcome = await self._run(placed, claim)
                     spent = outcome.usage
                 finally:
@@ -220,15 +223,16 @@ class LiveAgents:
         for placed in queued.values():
             self._tell(placed, "queued")
 
-    async def _require_launch(self, placed: PlacedCall) -> None:
+    def _refusal(self, placed: PlacedCall) -> BaseException | None:
+        """Why nothing is launched for this call, if nothing is."""
         if self.halt is not None:
-            raise await self._halted(self.halt)
+            return RunHaltedError(self.halt.reason)
         denial = self._ledger.denial()
         if denial is not None:
-            raise await self._over_budget(denial)
+            return self._over_budget(denial)
         if self._progress.launched >= self._limits.max_agents:
-            await self._refuse()
-            raise WorkflowInputError(
+            self._count_refusal()
+            return WorkflowInputError(
                 "agent_cap",
                 f"this run has launched {counted(self._limits.max_agents, 'agent')}, which is its limit; resume it to "
                 "go on, or raise max_agents",
@@ -237,23 +241,19 @@ class LiveAgents:
             reason = "it is not recorded, and only what failed before may run"
             self._progress.failed += 1
             self._progress.agent_failed(placed.where, placed.title, "NOT_RECORDED", reason)
-            raise WorkflowAgentError(label=placed.title, where=placed.where, reason=reason, agent_code="NOT_RECORDED")
+            return WorkflowAgentError(label=placed.title, where=placed.where, reason=reason, agent_code="NOT_RECORDED")
+        return None
 
-    async def _halted(self, halt: Halt) -> RunHaltedError:
-        await asyncio.sleep(0)  # a script that asks again and again must not keep the loop from ending it
-        return RunHaltedError(halt.reason)
-
-    async def _over_budget(self, denial: BudgetDenial) -> BudgetExhaustedError:
-        await self._refuse()
+    def _over_budget(self, denial: BudgetDenial) -> BudgetExhaustedError:
+        self._count_refusal()
         total = self._ledger.snapshot()
         reason = f"{total.consumed_tokens} of {total.limit_tokens} tokens are spent"
         return BudgetExhaustedError(resource=denial.resource, reason=reason)
 
-    async def _refuse(self) -> None:
+    def _count_refusal(self) -> None:
         self._refusals += 1
         if self._refusals >= MAX_REFUSALS:
             self.stop(Halt("failed", "it goes on launching agents behind its limits"))
-        await asyncio.sleep(0)
 
     # ---- the agent ----
 
@@ -289,7 +289,7 @@ class LiveAgents:
     def _accounted(self, record: Result, outcome: StepOutcome) -> dict[str, Any]:
         """What is told of an end, which is recorded."""
         self._progress.spent(outcome.usage, outcome.cost_usd, record.tools)
-        usage = outcome.usage or NO_USAGE
+        usage = NO_USAGE if outcome.usage is None else outcome.usage
         return {
             "usage": {
                 "prompt_tokens": usage.prompt_tokens,
@@ -308,7 +308,7 @@ class LiveAgents:
         if record.status == "cancelled":
             self._tell(placed, "cancelled", told)
             if self.halt is not None:
-                raise await self._halted(self.halt)
+                raise await _a_turn_later(RunHaltedError(self.halt.reason))
         else:
             self._tell(placed, "failed", {**told, "error": fault.message, "code": fault.code})
         self._progress.failed += 1
@@ -344,6 +344,19 @@ class LiveAgents:
         elif item.type in _PASSED_ON:
             self._progress.pass_on(item)
             self._waits.hear(item, placed)
+
+
+async def _a_turn_later(error: E) -> E:
+    await asyncio.sleep(0)  # a script that asks again and again must not keep the loop from ending it
+    return error
+
+
+def _answer_of(placed: PlacedCall, record: Result, outcome: StepOutcome) -> JsonValue:
+    """What a resume would give: the script may change it, so it is none of what others hold; text cannot be changed."""
+    if placed.schema is None and placed.call.isolation is None:
+        return outcome.output
+    answer: JsonValue = msgspec.json.decode(record.value)
+    return answer
 
 
 def _give_way(slot: Slot, others: Callable[[], None]) -> None:

@@ -35,8 +35,8 @@ async def ready(script: Script) -> ReadyScript:
 async def play_script(what: ReadyScript, args: JsonObject, host: RunHost, root: Lane) -> JsonValue:
     """What the script returns. Raises what it raises, or `SandboxError`."""
     script = what.script
-    # More than run at once: while the results of some are being synced, the next ones are at work.
-    width = 4 * host.limits.concurrency
+    # As many as agents run at once: further ones would only wait for their places, which is a tenth of what a call costs.
+    width = host.limits.concurrency
     if what.function is None:
         return await run_inline(
             script.text or "",
