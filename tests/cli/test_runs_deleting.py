@@ -201,3 +201,57 @@ def test_where_there_are_no_runs_nothing_is_made(fanfold: Fanfold, tmp_path: Pat
 )
 def test_a_size_is_told_in_its_unit(count: int, text: str) -> None:
     assert size_text(count) == text
+
+
+# ---- files that are no files -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".json", ".lock"])
+def test_one_run_that_cannot_be_read_hides_no_other_one(fanfold: Fanfold, tmp_path: Path, suffix: str) -> None:
+    make_runs(tmp_path, OLD, OLD)
+    link_away(tmp_path, IDS[0] + suffix)
+    listed = {each["run_id"]: each for each in runs_of(fanfold)}
+    assert {run_id: each["status"] for run_id, each in listed.items()} == {IDS[0]: "unreadable", IDS[1]: "completed"}
+    assert (
+        f"cannot read {tmp_path / '.a3s' / 'workflow-runs' / (IDS[0] + suffix)}: it is a symbolic link"
+        in (listed[IDS[0]]["problem"])
+    )
+    assert f"note: {IDS[0]} cannot be read: cannot read " in fanfold("inbox").err
+    assert f"it may be in what could not be seen: {IDS[0]} cannot be read: " in fanfold("approve", "call_7").err
+    assert fanfold("ps").code == 0
+    refused = fanfold("runs", "delete", IDS[0], "--yes")
+    assert refused.code == 1
+    assert "it is a symbolic link" in refused.err
+    assert fanfold("runs", "prune", "--keep", "0", "--yes").code == 0
+    assert left(fanfold) == [0]
+    assert (tmp_path / "elsewhere").is_dir()
+
+
+def test_a_link_in_place_of_a_folder_is_followed_by_no_deletion(fanfold: Fanfold, tmp_path: Path) -> None:
+    make_runs(tmp_path, OLD, OLD)
+    link_away(tmp_path, "blobs")
+    (tmp_path / "elsewhere" / ("a" * 64)).touch()
+    refused = fanfold("runs", "delete", IDS[0], "--yes")
+    assert refused.code == 1
+    assert "blobs is a symbolic link" in refused.err
+    assert "hint: the runs are deleted; " in refused.err
+    assert fanfold("runs", "prune", "--keep", "0", "--yes").code == 1
+    assert left(fanfold) == []
+    assert (tmp_path / "elsewhere" / ("a" * 64)).exists()
+
+
+def test_a_run_is_deleted_untold_only_where_it_is_untold(fanfold: Fanfold, tmp_path: Path) -> None:
+    make_runs(tmp_path, OLD)
+    link_away(tmp_path, "outbox")
+    refused = fanfold("runs", "delete", IDS[0], "--yes")
+    assert refused.code == 1
+    assert "outbox is a symbolic link" in refused.err
+    assert "--untold" not in refused.err
+    assert left(fanfold) == [0]
+
+
+def link_away(workspace: Path, name: str) -> None:
+    (workspace / "elsewhere").mkdir()
+    path = workspace / ".a3s" / "workflow-runs" / name
+    path.unlink(missing_ok=True)
+    path.symlink_to(workspace / "elsewhere")

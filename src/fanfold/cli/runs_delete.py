@@ -59,11 +59,14 @@ async def _delete(
                 await _require_told(files, run_id)
     if not is_sure and not await is_wanted(console, list(runs)):
         return None
-    return await delete_runs(console, files, list(runs), untold=untold)
+    with refusals():
+        return await delete_runs(console, files, list(runs), untold=untold)
 
 
 async def _require_told(files: WorkflowFiles, run_id: str) -> None:
     try:
         await require_told(files, run_id)
     except WorkflowInputError as error:
+        if error.code != "untold":
+            raise
         raise error.with_hint("to delete it all the same add --untold") from None

@@ -52,8 +52,15 @@ async def delete_runs(console: Console, files: WorkflowFiles, run_ids: Sequence[
                 console.say(f"deleted {run_id}")
     finally:
         if deleted.runs:
-            deleted.freed_bytes += await files.sweep_blobs()
+            deleted.freed_bytes += await _swept(files)
     return deleted
+
+
+async def _swept(files: WorkflowFiles) -> int:
+    try:
+        return await files.sweep_blobs()
+    except WorkflowInputError as error:
+        raise error.with_hint("the runs are deleted; what no other run needs of their large values is not") from None
 
 
 def left_json(left: dict[str, WorkflowInputError]) -> list[JsonObject]:

@@ -65,11 +65,10 @@ async def find_run(files: WorkflowFiles, typed: str) -> str:
         NotThereError: no run is called so.
         click.UsageError: it may mean several.
     """
-    ids = await files.run_ids()
+    # An empty name, of a variable of a shell that is not set, would be the beginning of each id.
+    ids = await files.run_ids() if typed else ()
     if typed in ids:
         return typed
-    if not typed:  # a variable of a shell that is not set would be the beginning of each id
-        ids = []
     are_digits = _HEX.issuperset(typed)
     found = [each for each in ids if each.startswith(typed) or (are_digits and _has_digits(each, typed))]
     if len(found) == 1:

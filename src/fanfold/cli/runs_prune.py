@@ -60,7 +60,8 @@ def command(
         console.say("nothing was deleted")
         _tell_left(console, chosen.left)
         return
-    deleted = run_until_stopped(delete_runs(console, files, run_ids, untold=False))
+    with refusals():
+        deleted = run_until_stopped(delete_runs(console, files, run_ids, untold=False))
     deleted.left |= chosen.left
     if as_json:
         console.write_json(deleted.to_json())

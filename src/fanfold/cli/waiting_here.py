@@ -24,6 +24,7 @@ from fanfold.nearest import did_you_mean
 
 _MOST_CANDIDATES = 10
 _LONGEST_HELP = 200
+_MOST_NOTES = 3
 _LONGEST_LABEL = 60
 
 
@@ -60,7 +61,9 @@ class Here(msgspec.Struct, frozen=True):
             if known == typed or known.endswith(f"/{typed}"):
                 raise NotThereError(f"'{known}' does not wait any more: it was {what}")
         near = cut(did_you_mean(typed, [each.id for each in self.waiting]), _LONGEST_HELP) if self.waiting else ""
-        raise NotThereError(f"nothing waits here as '{typed}'{near}").with_hint("see what waits with: fanfold inbox")
+        unseen = [f"it may be in what could not be seen: {note}" for note in self.notes[:_MOST_NOTES]]
+        hint = "\n".join([*unseen, "see what waits with: fanfold inbox"])
+        raise NotThereError(f"nothing waits here as '{typed}'{near}").with_hint(hint)
 
     def _of_process(self, typed: str) -> list[Waiting]:
         """Those that it may mean whose process is named by one of the two only: others may have come, or gone."""

@@ -19,7 +19,7 @@ from fanfold.control.parked_calls import (
     prompt_of,
     require_waiting,
 )
-from fanfold.control.parked_runs import look_at_runs, record_in_run
+from fanfold.control.parked_runs import POLL_SECONDS, WAIT_SECONDS, look_at_runs, record_in_run
 from fanfold.control.waiting import Waiting, of_parked_call
 from fanfold.env import HostEnv
 from fanfold.errors import AlreadyActiveError, CorruptLogError, FanfoldError
@@ -32,10 +32,6 @@ from fanfold.stores.jsonl import JsonlFactLog
 from fanfold.stores.run_files import open_run_files
 from fanfold.stores.thread_index import ThreadIndex
 from fanfold.stores.thread_name import file_name
-
-WAIT_SECONDS = 2.0
-"""For somebody else who records an answer just now."""
-_POLL_SECONDS = 0.05
 
 # ---- looking ----
 
@@ -129,7 +125,7 @@ async def record_answer(waiting: Waiting, answer: Answer, workspace: Path, store
     if waiting.source == "workflow":
         await _record_in_journal(waiting, answer, store, env)
     elif waiting.source == "run":
-        await record_in_run(waiting, answer, open_run_files(workspace))
+        await record_in_run(waiting, answer, open_run_files(workspace), env.clock)
     else:
         await _record_in_log(waiting, answer, workspace)
 
@@ -176,4 +172,4 @@ async def _taken(store: SessionStore, workflow_id: str, env: HostEnv) -> Workflo
         except AlreadyActiveError:
             if env.clock.monotonic_ms() >= deadline:
                 raise
-        await env.clock.sleep(_POLL_SECONDS)
+        await env.clock.sleep(POLL_SECONDS)

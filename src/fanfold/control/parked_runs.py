@@ -10,29 +10,35 @@ from fanfold.contracts.run_journal import Turns
 from fanfold.contracts.workflow_runs import RunSummary
 from fanfold.control.parked_calls import Answer, Parked, answers_of, new_fact, open_calls, prompt_of, require_waiting
 from fanfold.control.waiting import Waiting, of_parked_call, waiting_id
-from fanfold.errors import ControlError, FanfoldError, ParkedError, WorkflowInputError
+from fanfold.env import Clock
+from fanfold.errors import AlreadyActiveError, ControlError, FanfoldError, ParkedError, WorkflowInputError
 from fanfold.kernel.run_entries import RunEntry
 from fanfold.kernel.run_journal import encode_line, read_run_journal
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.kernel.workflow_meta import agent_id_of
 from fanfold.protocols import HeldRun, WorkflowFiles
-from fanfold.workflow.runs import all_runs, read_view, run_summary
+from fanfold.workflow.runs import read_view, run_summary
+
+WAIT_SECONDS = 2.0
+"""For somebody else who records an answer just now."""
+POLL_SECONDS = 0.05
 
 
 async def look_at_runs(files: WorkflowFiles, parked: Parked) -> None:
     """Add what waits in the runs of `files`."""
     try:
-        runs = await all_runs(files)
+        run_ids = await files.run_ids()
     except (FanfoldError, OSError) as error:
         parked.unreadable[files.directory] = error
         return
-    for run in runs:
-        if not _may_wait(run):
-            continue
+    for run_id in run_ids:
         try:
-            _add(run, await read_view(files, run.run_id), parked)
+            run = await run_summary(files, run_id)
+            if _may_wait(run):
+                _add(run, await read_view(files, run_id), parked)
         except (FanfoldError, OSError) as error:
-            parked.unreadable[run.run_id] = error
+            if not (isinstance(error, WorkflowInputError) and error.code == "run_not_found"):  # deleted meanwhile
+                parked.unreadable[run_id] = error
 
 
 async def parked_agents(files: WorkflowFiles, run_id: str) -> list[Waiting]:
@@ -101,16 +107,27 @@ def _facts_of(entry: RunEntry) -> list[Fact]:
         return []
 
 
-async def record_in_run(waiting: Waiting, answer: Answer, files: WorkflowFiles) -> None:
+async def record_in_run(waiting: Waiting, answer: Answer, files: WorkflowFiles, clock: Clock) -> None:
     """Raises as `parked.record_answer`."""
-    try:
-        held = await files.hold(waiting.owner)
-    except WorkflowInputError as error:
-        raise ControlError("NOT_WAITING", f"nothing waits as '{waiting.id}' any more: {error}") from error
+    held = await _held(waiting, files, clock)
     try:
         await _record(waiting, answer, held)
     finally:
         await held.release()
+
+
+async def _held(waiting: Waiting, files: WorkflowFiles, clock: Clock) -> HeldRun:
+    """The run, also behind somebody else who records an answer just now."""
+    deadline = clock.monotonic_ms() + WAIT_SECONDS * 1000
+    while True:
+        try:
+            return await files.hold(waiting.owner)
+        except WorkflowInputError as error:
+            raise ControlError("NOT_WAITING", f"nothing waits as '{waiting.id}' any more: {error}") from error
+        except AlreadyActiveError:
+            if waiting.process is not None or clock.monotonic_ms() >= deadline:
+                raise
+        await clock.sleep(POLL_SECONDS)
 
 
 async def _record(waiting: Waiting, answer: Answer, held: HeldRun) -> None:

@@ -31,7 +31,7 @@ def read_file(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise refused(path, error) from error
+        raise refused(path, error, "read") from error
 
 
 def replace_file(path: Path, data: bytes) -> None:

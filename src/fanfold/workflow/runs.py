@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from fanfold.contracts.codec import encode_json
 from fanfold.contracts.record import JsonValue
 from fanfold.contracts.workflow_runs import RunSummary, RunVerb, WorkflowResult, WorkflowSnapshot
-from fanfold.errors import AlreadyActiveError, WorkflowInputError
+from fanfold.errors import AlreadyActiveError, StorageError, WorkflowInputError
 from fanfold.kernel.run_journal import read_run_journal
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.kernel.workflow_meta import is_run_id
@@ -19,10 +19,17 @@ _NO_SNAPSHOT = "it has no snapshot: it never began, or its deletion was cut off"
 
 
 async def all_runs(files: WorkflowFiles) -> list[RunSummary]:
-    """Newest first; one whose snapshot cannot be read is told with its problem."""
-    found = [await _summary(files, run_id) for run_id in await files.run_ids()]
+    """Newest first; one whose snapshot or lock cannot be read is told with its problem."""
+    found = [await _listed(files, run_id) for run_id in await files.run_ids()]
     runs = [summary for summary in found if summary is not None]
     return sorted(runs, key=lambda run: 0 if run.snapshot is None else run.snapshot.started_ms, reverse=True)
+
+
+async def _listed(files: WorkflowFiles, run_id: str) -> RunSummary | None:
+    try:
+        return await _summary(files, run_id)
+    except StorageError as error:  # one damaged run must not hide all the others
+        return RunSummary(run_id=run_id, problem=str(error))
 
 
 async def run_summary(files: WorkflowFiles, run_id: object) -> RunSummary:
