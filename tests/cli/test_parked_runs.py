@@ -51,14 +51,20 @@ def test_the_end_of_a_parked_run_names_the_commands_that_answer_each_agent(fanfo
     run = only_run(fanfold)
     approval, question = waiting(fanfold)
     assert done.code == 5
-    assert f"fanfold: run {run}: 2 agents wait for an approval or an answer, and nobody can be asked here\n" in done.err
+    assert (
+        f"fanfold: run {run}: 2 agents wait for an approval or an answer; without --wait nobody is asked\n" in done.err
+    )
     assert f"answer edit:a with: {approval['commands'][0]} or {approval['commands'][1]}\n" in done.err
     assert f"answer the colour with: {question['commands'][0]}\n" in done.err
     assert f"then go on with: fanfold workflow resume {run}\n" in done.err
     lines = done.err.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("[")] == ["park", "park"]
     assert not any(line.startswith("  ") and "PARKED" in line for line in lines)  # that is what the hint is about
-    assert "see what waits with: fanfold inbox\n" in fanfold("runs", "show", run).err
+    shown = fanfold("runs", "show", run)
+    assert "see what waits with: fanfold inbox\n" in shown.err
+    assert sum(line.split()[-3:-2] == ["parked"] for line in shown.out.splitlines()) == 2
+    document = json.loads(fanfold("runs", "show", run, "--json").out)
+    assert sorted(each["status"] for each in document["agents"]) == ["parked", "parked"]
 
 
 def test_the_inbox_lists_the_agents_of_a_parked_run(fanfold: Fanfold, parked: str) -> None:

@@ -194,6 +194,7 @@ def test_without_a_repository_it_is_a_wrong_usage(fanfold: Fanfold) -> None:
     done = fanfold("review")
     assert done.code == 2
     assert "Not a git repository" in done.err
+    assert "hint: go into one, or name it with -C DIR" in done.err
 
 
 @pytest.mark.parametrize(

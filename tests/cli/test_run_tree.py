@@ -399,6 +399,12 @@ def test_plain_lines_tell_starts_ends_logs_failures_and_the_notification() -> No
     ]
 
 
+def test_recorded_answers_without_a_use_are_counted_in_the_words_of_a_plan() -> None:
+    counts = {"done": 1, "unclaimed": 6, "rejected": 1}
+    told = notice_text({"workflow": "a", "status": "completed", "counts": counts, "duration_ms": 0})
+    assert told == "a: completed · 1 done · 6 not asked for any more · 1 rejected · 0 tok · 0.0s"
+
+
 def test_a_phase_that_only_agents_name_begins_with_its_first_agent() -> None:
     run = Recorded()
     run.start(phases=["Find", "Check"])

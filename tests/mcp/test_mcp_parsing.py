@@ -81,7 +81,7 @@ def test_without_the_extra_the_error_says_how_to_get_it() -> None:
             "except MissingExtraError as error:\n"
             "    print(error)\n"
         )
-        == "the MCP client is not installed; install it with: pip install 'fanfold[mcp]'"
+        == "the MCP client is not installed; install it with: pip install '.[mcp]' in the checkout"
     )
 
 

@@ -27,7 +27,7 @@ from fanfold.contracts.record import JsonObject
 from fanfold.errors import UsageError
 from fanfold.regular_file import read_regular
 from fanfold.tools.git_process import Git, open_git
-from fanfold.tools.git_repository import find_repository
+from fanfold.tools.git_repository import Repository, find_repository
 from fanfold.tools.git_text import text_of
 from fanfold.tools.refusal import ToolRefusal
 from fanfold.tools.workspace import printable
@@ -104,7 +104,7 @@ async def collect_changes(
     place = _place(root, path)
     try:
         async with asyncio.timeout(_SECONDS):
-            repository = await asyncio.to_thread(find_repository, root)
+            repository = await asyncio.to_thread(_repository, root)
             git = await open_git(repository, program=program, bwrap=bwrap)
             look = _Look(git, place, report)
             changes = await (look.uncommitted() if base is None else look.since(base))
@@ -120,6 +120,13 @@ async def collect_changes(
             ".gitignore name what is not part of the work"
         )
     return changes
+
+
+def _repository(root: Path) -> Repository:
+    try:
+        return find_repository(root)
+    except ToolRefusal as refusal:
+        raise UsageError(str(refusal)).with_hint("go into one, or name it with -C DIR") from refusal
 
 
 def _place(root: Path, path: str) -> str:

@@ -25,6 +25,7 @@ _LONGEST_REASON = 160
 _LONGEST_ASK = 400
 _WORDS = {"done": "ok   ", "failed": "FAIL ", "cancelled": "stop ", "skipped": "skip "}
 _PARKED, _WAITS, _GOES_ON = "park ", "wait ", "on   "
+_WORDED = {"unclaimed": "not asked for any more"}
 _COUNTS = ("done", "cached", "failed", "skipped", "null_results", "unclaimed", "rejected")
 
 
@@ -226,7 +227,7 @@ def notice_text(payload: JsonObject) -> str:
 
 
 def _counted(count: int, name: str) -> str:
-    told = f"{count} {name.replace('_', ' ')}"
+    told = f"{count} {_WORDED.get(name) or name.replace('_', ' ')}"
     return told.removesuffix("s") if count == 1 else told
 
 

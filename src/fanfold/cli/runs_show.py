@@ -34,7 +34,7 @@ from fanfold.cli.workflow_refusals import refusals
 from fanfold.contracts.record import JsonObject, Record
 from fanfold.contracts.workflow_runs import RunFault, RunSummary, WorkflowSnapshot
 from fanfold.control.parked_runs import waits_for_person
-from fanfold.errors import WorkflowInputError
+from fanfold.errors import ParkedError, WorkflowInputError
 from fanfold.kernel.run_entries import RunEntry
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.protocols import WorkflowFiles
@@ -53,7 +53,8 @@ class RunAgent(Record, frozen=True, kw_only=True):
     label: str
     phase: str | None = None
     status: str
-    """`done`, `failed`, `cancelled`, `skipped`; `running`, or `interrupted` when nobody runs it any more."""
+    """`done`, `failed`, `cancelled`, `skipped`, `parked`; `running`, `waiting`, or `interrupted` when nobody runs it any
+    more."""
     attempt: int
     """That ran it; 0: the run that this one was forked from."""
     is_cached: bool = False
@@ -146,11 +147,12 @@ def _agent(entry: RunEntry, newest: int, is_alive: bool) -> RunAgent:
             status="interrupted" if not is_running else "waiting" if waits_for_person(entry) else "running",
             attempt=entry.attempt,
         )
+    is_parked = result.error is not None and result.error.code == ParkedError.code
     return RunAgent(
         where=entry.path,
         label=entry.label,
         phase=entry.phase,
-        status=_STATUSES.get(result.status, result.status),
+        status="parked" if is_parked else _STATUSES.get(result.status, result.status),
         attempt=result.attempt,
         is_cached=entry.is_answer and result.attempt < newest,
         total_tokens=None if result.usage is None else result.usage.total_tokens,

@@ -107,7 +107,7 @@ def _parked(result: WorkflowResult, again: Again, tools: Collection[str]) -> Wai
     who = "1 agent waits" if agents == 1 else f"{agents} agents wait"
     resume, waiting = again("resume", result.run_id), parked_in_run(result.run_id)
     error = WaitingError(
-        f"run {result.run_id}: {who} for an approval or an answer, and nobody can be asked here",
+        f"run {result.run_id}: {who} for an approval or an answer; without --wait nobody is asked",
         {
             "run_id": result.run_id,
             "waiting": [waiting_json(each) for each in waiting],

@@ -43,5 +43,5 @@ def _load() -> None:
         # One that is there but lacks something is of another version.
         reason = "" if isinstance(error, ModuleNotFoundError) else str(error)
         raise MissingExtraError(
-            feature="the MCP client", install="pip install 'fanfold[mcp]'", reason=reason
+            feature="the MCP client", install="pip install '.[mcp]' in the checkout", reason=reason
         ) from error
