@@ -2,13 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check lint types bench lock clean
+.PHONY: demo test check lint types bench lock clean own
 
-demo: .make/run  ## the main job on a small code base, with the embedded model, twice
+demo: .make/run own  ## the main job on a small code base, with the embedded model, twice
 	@sh examples/demo/run.sh $(BIN)/fanfold
 
-test: .make/dev  ## the tests
-	$(BIN)/python -m pytest
+test: .make/dev own  ## the tests; those of one folder: make test TESTS=tests/kernel
+	$(BIN)/python -m pytest $(TESTS)
 
 check: lint types test  ## all that must hold on main
 
@@ -17,11 +17,11 @@ lint: .make/dev
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 
-types: .make/dev
+types: .make/dev own
 	$(BIN)/mypy
 	$(BIN)/basedpyright
 
-bench: .make/dev  ## the figures of benchmarks/RESULTS.md
+bench: .make/dev own  ## the figures of benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
 
 lock:  ## after a change of the dependencies; needs uv
@@ -31,6 +31,12 @@ lock:  ## after a change of the dependencies; needs uv
 
 clean:
 	rm -rf .venv .make
+
+# `pip install .` leaves a copy in .venv, which would run instead of src.
+own: .make/run
+	@$(BIN)/python -c 'import fanfold, pathlib, sys; \
+	  sys.exit(not pathlib.Path(fanfold.__file__).is_relative_to(pathlib.Path("src").resolve()))' || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 
 .make/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
