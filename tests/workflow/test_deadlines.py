@@ -141,3 +141,24 @@ def test_a_stop_in_the_grace_ends_the_run_with_it(caplog: pytest.LogCaptureFixtu
 
     run_virtually(main())
     assert caplog.text.count("is left behind") == 1
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_however_often_a_run_is_cancelled_its_end_is_recorded_and_it_is_let_go(times: int) -> None:
+    async def main() -> None:
+        made = Scene(tries=1)
+        launch = await made.rig.workflows.launch_async(META["name"])
+        [task] = made.rig.tasks
+        await asyncio.sleep(1.5)  # its first agent is in its grace
+        for _ in range(times):
+            task.cancel()
+            await asyncio.sleep(0.5)
+        await asyncio.wait({task})
+        await asyncio.sleep(0.1)  # who waits for it may hear of its end in any order
+        summary = await made.rig.workflows.status_async(launch.run_id)
+        assert (summary.status, summary.is_alive) == ("stopped", False)
+        again = await made.rig.workflows.run_async(resume_from_run_id=launch.run_id)
+        assert (again.status, again.value) == ("completed", ["re: a", "re: b", "re: c"])
+        await made.let_go()
+
+    run_virtually(main())

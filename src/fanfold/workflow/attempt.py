@@ -8,6 +8,7 @@ import asyncio
 import os
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -150,10 +151,10 @@ class Attempt:
             self._progress.log(remark)
         watch = asyncio.create_task(self._watch())
         try:
-            end = await self._played()
-        finally:
-            watch.cancel()
-        try:
+            try:
+                end = await self._played()
+            finally:
+                watch.cancel()
             return await complete(self._finish(end))
         except BaseException:
             try:
@@ -168,7 +169,8 @@ class Attempt:
             await self._until_done(script)
         except asyncio.CancelledError:  # the session closes, and with it what runs in it
             self.stop("stopped", "closed")
-            await complete(self._until_done(script))
+            with suppress(asyncio.CancelledError):  # once more, say by the end of its loop: it is ending already
+                await complete(self._until_done(script))
         finally:
             self._progress.is_over = True
         return self._judged(script)
