@@ -286,6 +286,7 @@ def test_the_last_frame_the_logs_and_the_failures_stay_on_the_terminal() -> None
 
     asyncio.run(work())
     text = err.getvalue()
+    assert "review-changes: resumed, attempt 2 as wf_a_1" in text  # by which others stop it, and this one after a crash
     assert "log: five dimensions" in text
     assert "FAIL  security  800 tok  6.0s  the answer broke off" in text
     assert "None  /0.1 (index 1, line 7): agent 'security' failed" in text

@@ -27,7 +27,7 @@ _MOST_LINES = 200
 class LiveRun:
     """Redraws a few times a second while something changes, else once a second for its clocks.
 
-    Logs and failures are printed above the tree and stay there, as its last frame does.
+    The id of the run, logs and failures are printed above the tree and stay there, as its last frame does.
     """
 
     def __init__(self, console: Console, tree: RunTree, now_ms: Callable[[], int] = wall_ms) -> None:
@@ -61,7 +61,7 @@ class LiveRun:
     def event(self, item: AgentEvent, /) -> None:
         changes = self._tree.changes
         row = self._tree.observe(item, self._now_ms())
-        is_news = row is not None and row.status == "failed"
+        is_news = item.type == "task_started" or (row is not None and row.status == "failed")
         if self._tree.changes != changes and (
             is_news or item.payload.get("type") in ("workflow_log", "workflow_failure", "workflow_waiting")
         ):
