@@ -8,7 +8,15 @@ from collections.abc import Awaitable, Callable
 
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject, JsonValue
-from fanfold.contracts.workflow_runs import PlannedCall, RunFault, WorkflowLimits, WorkflowPlan
+from fanfold.contracts.workflow_runs import (
+    REPEAT_UNDECIDED,
+    Decision,
+    PlanAction,
+    PlannedCall,
+    RunFault,
+    WorkflowLimits,
+    WorkflowPlan,
+)
 from fanfold.errors import WorkflowAgentError
 from fanfold.kernel.run_entries import Claim
 from fanfold.kernel.run_journal import NOT_RECORDED, copied_records, miss_reason, read_run_journal
@@ -29,6 +37,7 @@ GRACE_SECONDS = 5.0
 """For a script that was cancelled, and may swallow it."""
 RECORDED = "recorded"
 _KEPT = "recorded; what is asked there now is not run"
+_ASKED_ANEW = "it waited for a person; the answer stays with the first run, and a fork asks anew"
 _NOT_RUN = "nothing has failed there"
 
 
@@ -72,21 +81,7 @@ class _Planned:
 
     async def __call__(self, placed: PlacedCall, claim: Claim) -> JsonValue:
         reason, changes = self._why(placed, claim)
-        if not self.may_run(placed.where):
-            reason = f"{reason}; {_NOT_RUN}"
-            self.calls.append(
-                PlannedCall(
-                    where=placed.where,
-                    label=placed.title,
-                    phase=placed.phase,
-                    action="not run",
-                    reason=reason,
-                    changes=changes,
-                )
-            )
-            raise WorkflowAgentError(
-                label=placed.title, where=placed.where, reason=reason, agent_code="NOT_RECORDED"
-            )  # as the resume will
+        self._require_open(placed, reason, changes)
         self.calls.append(
             PlannedCall(
                 where=placed.where,
@@ -103,6 +98,37 @@ class _Planned:
         never: asyncio.Future[JsonValue] = asyncio.get_running_loop().create_future()
         return await never
 
+    async def skipped(self, placed: PlacedCall, claim: Claim) -> JsonValue:
+        reason, changes = self._why(placed, claim)
+        self._require_open(placed, reason, changes)
+        self._note(placed, "skip", reason, changes)
+        return None
+
+    async def undecided(self, placed: PlacedCall, claim: Claim) -> JsonValue:
+        reason, changes = self._why(placed, claim)
+        self._require_open(placed, reason, changes)
+        self._note(placed, "ask", reason, changes)
+        raise _failed(placed, reason, REPEAT_UNDECIDED)
+
+    def _require_open(self, placed: PlacedCall, reason: str, changes: tuple[str, ...] | None) -> None:
+        if self.may_run(placed.where):
+            return
+        reason = f"{reason}; {_NOT_RUN}"
+        self._note(placed, "not run", reason, changes)
+        raise _failed(placed, reason, "NOT_RECORDED")
+
+    def _note(self, placed: PlacedCall, action: PlanAction, reason: str, changes: tuple[str, ...] | None) -> None:
+        self.calls.append(
+            PlannedCall(
+                where=placed.where,
+                label=placed.title,
+                phase=placed.phase,
+                action=action,
+                reason=reason,
+                changes=changes,
+            )
+        )
+
     def _why(self, placed: PlacedCall, claim: Claim) -> tuple[str, tuple[str, ...] | None]:
         reason, changes = miss_reason(self._view, claim, placed.identity, placed.where, placed.written)
         stood = None if self._before is self._view else self._before.places().get(placed.where)
@@ -110,8 +136,15 @@ class _Planned:
             return reason, changes
         # A fork gets answers alone, so it does not know what stood there without one.
         if stood.identity == placed.identity:
+            if stood.has_been_answered:
+                return _ASKED_ANEW, None
             claim = Claim(kind="again", path=placed.where, key=stood.key, entry=stood)
         return miss_reason(self._before, claim, placed.identity, placed.where, placed.written)
+
+
+def _failed(placed: PlacedCall, reason: str, code: str) -> WorkflowAgentError:
+    """As the resume will."""
+    return WorkflowAgentError(label=placed.title, where=placed.where, reason=reason, agent_code=code)
 
 
 async def plan_resume(
@@ -126,6 +159,7 @@ async def plan_resume(
     script_changed: bool,
     is_fork: bool = False,
     only_failed: bool = False,
+    repeat: Decision | None = None,
 ) -> WorkflowPlan:
     """See `WorkflowRuntime.plan_async`. Raises what the script raises, when that is on its way to its first agent."""
     before, view = view, _forked(view) if is_fork else view
@@ -142,6 +176,7 @@ async def plan_resume(
         budget=lambda: (None, view.usage.total_tokens),
         moved=lambda record: None,
         may_run=ask.may_run if only_failed else None,
+        repeat=repeat,
     )
     script = asyncio.ensure_future(play_script(what, args, host, Lane()))
     fault: RunFault | None = None

@@ -1,4 +1,4 @@
-"""Several who answer agents of one workflow run at the same time, each in a process of its own."""
+"""Answers for agents of a workflow run that others hold, or that is forked."""
 
 import asyncio
 from pathlib import Path
@@ -30,14 +30,18 @@ class Another(ManualClock):
             await self._held.release()
 
 
-@pytest.mark.parametrize("lets_go", [True, False])
-def test_an_answer_waits_for_whoever_records_another_one_but_not_for_ever(
-    fanfold: Fanfold, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lets_go: bool
-) -> None:
+@pytest.fixture
+def run(fanfold: Fanfold, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     ready_team(serve, tmp_path)
     fanfold("workflow", "run", "team")
-    run = only_run(fanfold)
+    return only_run(fanfold)
+
+
+@pytest.mark.parametrize("lets_go", [True, False])
+def test_an_answer_waits_for_whoever_records_another_one_but_not_for_ever(
+    run: str, tmp_path: Path, lets_go: bool
+) -> None:
     [approval] = [each for each in parked_in_run(run) if each.kind == "approval"]
 
     async def answer() -> None:
@@ -54,3 +58,13 @@ def test_an_answer_waits_for_whoever_records_another_one_but_not_for_ever(
         with pytest.raises(AlreadyActiveError):
             asyncio.run(answer())
     assert len(parked_in_run(run)) == (1 if lets_go else 2)
+
+
+def test_the_plan_of_a_fork_says_that_a_person_is_asked_anew(fanfold: Fanfold, run: str) -> None:
+    fanfold("approve", "call_7")
+    fanfold("answer", "call_9", "red")
+    resume = ("workflow", "resume", run)
+    assert fanfold(*resume, "--plan").out.count("it waited for a person, who has answered") == 2
+    assert fanfold(*resume, "--fork", "--plan").out.count("and a fork asks anew") == 2
+    assert fanfold(*resume, "--fork").code == 5
+    assert fanfold(*resume).code == 0
