@@ -81,6 +81,11 @@ def test_below_a_project_it_is_told_where_its_workflows_and_runs_are(
     assert "hint: see: fanfold workflow list -C ../..\n" in fanfold("workflow", "run", "team.py").err
     assert "hint: see: fanfold runs list -C ../..\n" in fanfold("runs", "show", "x").err
     assert fanfold("runs", "list").err == "there are no workflow runs here yet; see: fanfold runs list -C ../..\n"
+    assert fanfold("ps").err == "no workflow runs here just now; see: fanfold runs list -C ../..\n"
+    assert fanfold("inbox").err == "nothing waits here; see: fanfold inbox -C ../..\n"
+    listed = fanfold("workflow", "list")
+    assert listed.err == "those of the project above are not listed here; see: fanfold workflow list -C ../..\n"
+    assert "team" not in listed.out
     (tmp_path / "src" / ".git").mkdir()  # what lies above is another project
     assert "hint: see: fanfold workflow list\n" in fanfold("workflow", "run", "team").err
 

@@ -6,6 +6,7 @@ import click
 
 from fanfold.cli.console import Console
 from fanfold.cli.options import console_options, json_option, workspace_option
+from fanfold.cli.runs_here import elsewhere
 from fanfold.cli.waiting_here import look_here
 from fanfold.cli.waiting_text import waiting_json, waiting_text
 
@@ -25,5 +26,5 @@ def command(*, console: Console, as_json: bool) -> None:
         return
     here.tell(console)
     if not here.waiting:
-        console.say("nothing waits here")
+        console.say(f"nothing waits here{elsewhere('fanfold inbox')}")
     console.write("\n".join(waiting_text(each) for each in here.waiting))

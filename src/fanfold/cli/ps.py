@@ -9,7 +9,7 @@ import click
 from fanfold.cli.console import Console
 from fanfold.cli.options import console_options, json_option, workspace_option
 from fanfold.cli.render import table
-from fanfold.cli.runs_here import run_files, summary_json
+from fanfold.cli.runs_here import listing, run_files, summary_json
 from fanfold.cli.tally import seconds_text, tokens_text
 from fanfold.cli.waiting_in_runs import waiting_in
 from fanfold.cli.waiting_text import waiting_json, waiting_text
@@ -34,7 +34,7 @@ def command(*, console: Console, as_json: bool) -> None:
         told = [_json(each, waiting.get(each.run_id, ())) for each in runs]
         console.write_json({"schema": "fanfold/ps/v1", "runs": told})
     elif not runs:
-        console.say("no workflow runs here just now; see: fanfold runs list")
+        console.say(f"no workflow runs here just now; {listing('fanfold runs list')}")
     else:
         head = ["run", "phase", "agents", "tokens", "age", "process"]
         rows = [_row(each, len(waiting.get(each.run_id, ())), time.time() * 1000) for each in runs]

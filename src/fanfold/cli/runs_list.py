@@ -8,7 +8,7 @@ import click
 from fanfold.cli.console import Console
 from fanfold.cli.options import console_options, json_option, workspace_option
 from fanfold.cli.render import table
-from fanfold.cli.runs_here import counts_text, listing, run_files, status_text, summary_json
+from fanfold.cli.runs_here import counts_text, elsewhere, run_files, status_text, summary_json
 from fanfold.cli.tally import seconds_text, tokens_text
 from fanfold.cli.waiting_text import time_text
 from fanfold.cli.workflow_refusals import refusals
@@ -36,9 +36,8 @@ def command(*, console: Console, as_json: bool, status: str | None, workflow: st
     if as_json:
         console.write_json({"schema": "fanfold/runs/v1", "runs": [summary_json(each) for each in runs]})
     elif not runs:
-        where = listing("fanfold runs list")
-        elsewhere = f"; {where}" if " -C " in where else ""
-        console.say("there are no such runs here" if found else f"there are no workflow runs here yet{elsewhere}")
+        none = f"there are no workflow runs here yet{elsewhere('fanfold runs list')}"
+        console.say("there are no such runs here" if found else none)
     else:
         head = ["run", "started", "status", "agents", "tokens", "time"]
         rows = [_row(each) for each in runs]

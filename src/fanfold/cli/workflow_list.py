@@ -5,6 +5,7 @@ import click
 from fanfold.cli.console import Console
 from fanfold.cli.options import console_options, json_option, workspace_option
 from fanfold.cli.render import table
+from fanfold.cli.runs_here import elsewhere
 from fanfold.cli.workflow_named import open_project
 from fanfold.contracts.workflow_runs import WorkflowInfo
 
@@ -24,6 +25,8 @@ def command(*, console: Console, as_json: bool) -> None:
     else:
         rows = [[info.name, info.kind, state_of(info), info.description] for info in found]
         console.write(table(["name", "kind", "state", "description"], rows, width=console.out_width))
+        if where := elsewhere("fanfold workflow list"):
+            console.say(f"those of the project above are not listed here{where}")
 
 
 def state_of(info: WorkflowInfo) -> str:
