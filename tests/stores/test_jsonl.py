@@ -16,6 +16,7 @@ from fanfold.stores.jsonl import JsonlFactLog
 from fanfold.testing.conformance import append_to, lineage_of, read_all, said
 
 from .logs import facts_in, lines_of, run, write_log
+from .test_run_files import at
 
 
 def test_a_fact_is_one_line_with_its_fields_in_the_order_of_the_seeds(tmp_path: Path) -> None:
@@ -497,3 +498,17 @@ def test_neither_an_append_nor_holding_again_reads_a_long_log(tmp_path: Path) ->
         await log.close()
 
     run(scenario())
+
+
+def test_a_file_that_vanishes_while_logs_are_listed_hides_none_of_them(tmp_path: Path) -> None:
+    async def threads() -> list[str]:
+        log = JsonlFactLog(tmp_path)
+        try:
+            return list(await log.threads())
+        finally:
+            await log.close()
+
+    write_log(tmp_path, lines_of(1), "kept")
+    gone = write_log(tmp_path, lines_of(1), "gone")
+    with at("call", "_status_of", gone.unlink):
+        assert run(threads()) == ["kept"]

@@ -181,3 +181,16 @@ def test_where_a_journal_cannot_be_read_no_blob_is_removed(tmp_path: Path) -> No
         assert (directory / "blobs" / name).exists()
 
     run(scenario())
+
+
+def test_a_file_that_vanishes_while_runs_are_listed_hides_no_run_and_costs_no_blob(tmp_path: Path) -> None:
+    files, directory = open_run_files(tmp_path), runs_of(tmp_path)
+    name = run(write_everything(files))
+    journal, replaced = directory / f"{RUN}.journal.jsonl", directory / f"{OTHER}.json.tmp"
+    journal.write_bytes(b'{"blob":"' + name.encode() + b'"}\n')
+    for work in (files.run_ids, files.sweep_blobs):
+        replaced.touch()
+        with at("call", "_status_of", replaced.unlink):
+            found = run(work())
+        assert found in ([RUN], 0)
+        assert run(files.blob(RUN, name)) == b"blob"

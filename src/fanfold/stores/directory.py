@@ -1,4 +1,4 @@
-"""The directories of this room: made so that they last, and never reached through a symbolic link."""
+"""The directories of this room: made so that they last, never reached through a symbolic link, and listed."""
 
 import itertools
 import os
@@ -56,6 +56,31 @@ def names_in(directory: Path) -> object:
     # Two changes in one tick of the file system's clock leave the same time.
     is_settled = time.time_ns() - status.st_mtime_ns > _TICK_NS
     return (status.st_ino, status.st_mtime_ns) if is_settled else None
+
+
+def files_in(directory: Path) -> dict[str, os.stat_result]:
+    """The regular files in `directory`, by name; none where there is no such directory.
+
+    What vanishes while it is looked at, as the new copy of a file that is being replaced does, is left out by itself:
+    taken for the directory, it would make all the others vanish too.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            found = [each for each in entries if each.is_file(follow_symlinks=False)]
+    except FileNotFoundError:
+        return {}
+    statuses = ((each.name, _status_of(each)) for each in found)
+    return {name: status for name, status in statuses if status is not None}
+
+
+def _status_of(entry: "os.DirEntry[str]") -> os.stat_result | None:
+    try:
+        return entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
 
 
 def _ours_in(directory: Path) -> list[Path]:

@@ -21,7 +21,7 @@ from fanfold.contracts.facts import Fact, NewFact
 from fanfold.errors import CorruptLogError, LogWriteError, SessionBusyError
 from fanfold.stores.append_rules import require_same, stored_seqs, used_after_release
 from fanfold.stores.commit_journal import FOLDER, CommitJournal, encode_batch
-from fanfold.stores.directory import make_directory, names_in, refuse_links
+from fanfold.stores.directory import files_in, make_directory, names_in, refuse_links
 from fanfold.stores.file_lock import holder_name
 from fanfold.stores.group_commit import GroupCommit
 from fanfold.stores.landing import Landing, in_worker
@@ -278,9 +278,5 @@ async def _in_worker_if_big(size: int, work: Callable[[], T]) -> T:
 
 
 def _threads_in(directory: Path) -> list[str]:
-    try:
-        with os.scandir(directory) as entries:
-            names = [each.name for each in entries if each.is_file(follow_symlinks=False) and each.stat().st_size]
-    except FileNotFoundError:
-        return []
+    names = [name for name, status in files_in(directory).items() if status.st_size]
     return sorted(thread for name in names if (thread := thread_of(name)) is not None)

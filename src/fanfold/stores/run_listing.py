@@ -1,25 +1,17 @@
 """Which runs lie in a folder."""
 
-import os
 from pathlib import Path
 
 from fanfold.kernel.workflow_meta import is_run_id
+from fanfold.stores.directory import files_in
 from fanfold.stores.line_file import refused
 from fanfold.stores.run_place import JOURNAL, SNAPSHOT, lock_name
 
 
 def run_ids_in(directory: Path) -> list[str]:
     """Newest first, as far as the file system tells. Blocking. Raises LogWriteError."""
-    times: dict[str, int] = {}
     try:
-        with os.scandir(directory) as entries:
-            times = {
-                each.name: each.stat(follow_symlinks=False).st_mtime_ns
-                for each in entries
-                if each.is_file(follow_symlinks=False)
-            }
-    except FileNotFoundError:
-        return []
+        times = {name: status.st_mtime_ns for name, status in files_in(directory).items()}
     except OSError as error:
         raise refused(directory, error, "read") from error
 
