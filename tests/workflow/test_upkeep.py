@@ -190,3 +190,22 @@ def test_a_run_may_go_when_nothing_keeps_it(keep: int, before_ms: int | None, ex
     runs = [summary(0, 5, is_alive=True), summary(1, 50), summary(2, 30), unreadable, summary(4, 10)]
     chosen = prunable(runs, keep=keep, before_ms=before_ms)
     assert [int(run.run_id[-1]) for run in chosen] == expected
+
+
+def test_a_fork_puts_the_blobs_that_it_takes_over_once_more(tmp_path: Path) -> None:
+    """Who sweeps leaves what was put since it looked: the first run may be deleted just now."""
+
+    async def answer(spec: AgentStepSpec) -> str:
+        return "x" * 300_000
+
+    async def main() -> None:
+        first = await Rig(tmp_path, Team(answer)).run(script)
+        [blob] = (tmp_path / ".a3s" / "workflow-runs" / "blobs").iterdir()
+        before = blob.stat().st_mtime_ns
+        rig = Rig(tmp_path, Team(answer))
+        rig.register(script)
+        fork = await rig.workflows.run_async(resume_from_run_id=first.run_id, fork=True)
+        assert (fork.value, fork.counts.cached) == (first.value, 1)
+        assert blob.stat().st_mtime_ns > before
+
+    asyncio.run(main())

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Sequence
 from msgspec.structs import replace
 
 from fanfold.contracts.codec import encode_json
-from fanfold.contracts.run_journal import Header, RunRecord
+from fanfold.contracts.run_journal import Header, Result, RunRecord
 from fanfold.contracts.workflow_runs import WorkflowSnapshot
 from fanfold.errors import StorageError
 from fanfold.foreign import logger
@@ -38,6 +38,7 @@ class Beginning:
         """Raises StorageError: not all of it could be written; `take_back`."""
         if journal.view.whole_lines is not None:
             self.torn = await self._held.cut_journal(journal.view.whole_lines)
+        await self._keep_blobs(copied)
         await journal.open_attempt(header, copied)
         if script.kind == "inline" and script.text is not None:
             await self._held.write_script(script.text)
@@ -45,6 +46,14 @@ class Beginning:
         self._earlier = await self._notices.begin(self._snapshot)
         self._has_snapshot = True
         await self._held.write_snapshot(encode_json(self._snapshot))
+
+    async def _keep_blobs(self, copied: Sequence[RunRecord]) -> None:
+        """Put those that another run has put once more: that may be deleted just now, and they with it."""
+        for record in copied:
+            if isinstance(record, Result) and record.blob is not None:
+                data = await self._held.blob(record.blob)
+                if data is not None:
+                    await self._held.put_blob(data)
 
     async def take_back(self, *, is_told: bool = False) -> None:
         """Have the run be what it was before; one that there was not has been stopped.
