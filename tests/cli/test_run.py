@@ -21,7 +21,7 @@ def test_stdout_has_the_answer_and_nothing_else(fanfold: Fanfold, serve: Serve, 
     done = fanfold("run", "Which files are there?")
     assert (done.code, done.out) == (0, "There are none.\n")
     assert "· ls" in done.err
-    assert "40 tokens, 1 tool calls" in done.err
+    assert "40 tokens, 1 tool call" in done.err
 
 
 def test_a_prompt_can_come_from_stdin(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
@@ -102,6 +102,20 @@ def test_an_allowed_call_runs_unasked(fanfold: Fanfold, serve: Serve, tmp_path: 
     )
     assert fanfold("run", "Make it.", "--allow", "write(made)").code == 0
     assert (tmp_path / "made").exists()
+
+
+def test_a_call_that_fails_is_told_with_its_reason_though_it_was_never_begun(
+    fanfold: Fanfold, serve: Serve, tmp_path: Path
+) -> None:
+    calls = (Call("write", '{"file": "made"}', "call_1"), Call("read", '{"file_path": "gone\u202e"}', "call_2"))
+    configure(tmp_path, serve([Say(calls=calls), Say("It could not.")]))
+    done = fanfold("run", "Make it.")
+    assert (done.code, done.out) == (0, "It could not.\n")
+    assert "\u202e" not in done.err
+    told = done.err.splitlines()
+    assert any(line.startswith("· write failed: The arguments of 'write' do not fit its schema") for line in told)
+    assert any(line.startswith("· read failed: ") for line in told)
+    assert "failed" not in fanfold("run", "Make it.", "--quiet").err
 
 
 def test_a_childs_call_that_nobody_can_be_asked_about_is_told(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_the_answer_is_what_the_model_says_when_the_workflow_has_ended(
     ready_script(tmp_path)
     done = fanfold("run", "go", "--session", "s1")
     assert (done.code, done.out) == (0, "They said: SUM\n")
-    assert done.err.endswith("session s1: 60 tokens, 1 tool calls\n")  # of both runs
+    assert done.err.endswith("session s1: 60 tokens, 1 tool call\n")  # of both runs
     later = fanfold("run", "and now?", "--session", "s1")
     assert (later.code, later.out) == (0, "AND NOW?\n")
 

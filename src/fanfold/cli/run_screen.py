@@ -3,7 +3,7 @@
 from typing import Literal
 
 from fanfold.cli.call_text import call_text
-from fanfold.cli.cells import cut
+from fanfold.cli.cells import cut, one_line
 from fanfold.cli.console import Console
 from fanfold.cli.tally import tokens_text
 from fanfold.contracts.events import AgentEvent, AgentResult
@@ -48,6 +48,10 @@ class RunScreen:
             case "tool_execution_start":
                 self._end_line()
                 self.console.say(f"· {cut(call_text(event.tool_name, event.payload.get('args')), _LONGEST_CALL)}")
+            case "tool_end" if event.exit_code:
+                self._end_line()
+                reason = cut(one_line(event.tool_output or ""), _LONGEST_CALL)
+                self.console.say(f"· {event.tool_name} failed: {reason}")
             case _:
                 pass
 
