@@ -197,6 +197,15 @@ def test_an_approval_is_of_the_text_as_it_stands(fanfold: Fanfold, tmp_path: Pat
     assert fanfold("workflow", "approve", "team").code == 0
 
 
+def test_who_approves_is_told_what_validate_finds_and_decides(fanfold: Fanfold, tmp_path: Path) -> None:
+    path = write_script(tmp_path, TEAM.replace('    ctx.phase("Ask")\n', '    ctx.agent("x")\n'))
+    for arguments, code in (((), 2), (("--yes",), 0)):
+        done = fanfold("workflow", "approve", "team", *arguments)
+        assert done.code == code
+        assert f"{path}:18: error: ctx.agent() is not awaited" in done.err
+    assert "error" not in fanfold("workflow", "approve", "team").err
+
+
 def test_a_script_outside_of_the_project_needs_one_too(fanfold: Fanfold, tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text(TEAM)
     refused = fanfold("workflow", "approve", "s.py")

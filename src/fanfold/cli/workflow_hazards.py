@@ -70,6 +70,12 @@ class Finding(Record, frozen=True, kw_only=True):
     message: str
 
 
+def finding_line(place: str, finding: Finding) -> str:
+    """`audit.py:12: warning: time.time(): ...`; `place` is what the script is called."""
+    where = place if finding.line is None else f"{place}:{finding.line}"
+    return f"{where}: {finding.severity}: {finding.message}"
+
+
 def find_hazards(text: str, phases: Sequence[str] | None) -> list[Finding]:
     """By line. `text` is Python; `phases` are those that its META announces."""
     module = ast.parse(text)

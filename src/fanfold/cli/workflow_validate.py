@@ -11,7 +11,7 @@ import click
 from fanfold.cli.console import Console
 from fanfold.cli.exit_codes import ExitCode
 from fanfold.cli.options import console_options, json_option, workspace_option
-from fanfold.cli.workflow_hazards import Finding, find_hazards
+from fanfold.cli.workflow_hazards import Finding, find_hazards, finding_line
 from fanfold.cli.workflow_named import find_info, open_project, path_of, read_script_text
 from fanfold.cli.workflow_refusals import refusals
 from fanfold.errors import WorkflowInputError
@@ -49,8 +49,7 @@ def command(ctx: click.Context, *, console: Console, name: str, inline: bool, as
         console.write_json({**document, "findings": [each.to_dict() for each in found]})
     else:
         for each in found:
-            place = label if each.line is None else f"{label}:{each.line}"
-            console.write(f"{place}: {each.severity}: {each.message}\n")
+            console.write(f"{finding_line(label, each)}\n")
         console.say(f"{counted(errors, 'error')}, {counted(len(found) - errors, 'warning')}")
     if errors:
         ctx.exit(ExitCode.FAILED)
