@@ -14,6 +14,7 @@ from fanfold.stores.run_blobs import put_blob
 from fanfold.stores.run_files import open_run_files
 from fanfold.stores.run_lock import lock_known
 from fanfold.stores.run_place import RunPlace
+from fanfold.stores.run_request import leave_request
 from fanfold.stores.run_sweep import sweep_blobs
 from fanfold.testing.run_files_conformance import RUN
 
@@ -140,6 +141,18 @@ def test_a_request_for_a_run_that_is_deleted_meanwhile_leaves_nothing(tmp_path: 
     with at("call", "leave_request", gone), pytest.raises(WorkflowInputError, match="no workflow run"):
         run(files.request(RUN, b"stop"))
     assert not place.request.exists()
+
+
+def test_a_request_that_is_left_while_its_run_is_being_deleted_goes_with_it(tmp_path: Path) -> None:
+    files, place = open_run_files(tmp_path), RunPlace(runs_of(tmp_path), RUN)
+
+    async def delete() -> None:
+        await (await files.hold(RUN)).delete()
+
+    run(write_everything(files))
+    with at("return", "_remove_requests", lambda: leave_request(place.request, b"stop")):  # its journal is there yet
+        run(delete())
+    assert names_in(place.directory) == ["blobs"]
 
 
 def test_a_blob_that_is_put_again_while_others_are_swept_stays(tmp_path: Path) -> None:
