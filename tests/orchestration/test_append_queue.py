@@ -32,8 +32,18 @@ def nothing() -> None:
     return None
 
 
-def record(number: int) -> Callable[[], bytes]:
-    return lambda: b"%d" % number
+class Number:
+    """The record of a number; `heard` is called when it is written."""
+
+    def __init__(self, number: int, heard: Callable[[], object] = nothing) -> None:
+        self._number = number
+        self._heard = heard
+
+    def encode(self) -> bytes:
+        return b"%d" % self._number
+
+    def written(self) -> None:
+        self._heard()
 
 
 def test_what_comes_while_a_batch_is_on_its_way_goes_together_in_the_next_one() -> None:
@@ -41,12 +51,12 @@ def test_what_comes_while_a_batch_is_on_its_way_goes_together_in_the_next_one() 
         log, heard = Log(), list[int]()
         queue = AppendQueue(log.append)
         log.gate.clear()
-        tasks = [asyncio.create_task(queue.append(record(0), lambda: heard.append(0)))]
+        tasks = [asyncio.create_task(queue.append(Number(0, lambda: heard.append(0))))]
         while not log.batches:
             await asyncio.sleep(0)
         queue.precede(b"ahead")
         tasks += [
-            asyncio.create_task(queue.append(record(each), lambda each=each: heard.append(each)))  # type: ignore[misc]
+            asyncio.create_task(queue.append(Number(each, lambda each=each: heard.append(each))))  # type: ignore[misc]
             for each in range(1, 5)
         ]
         await asyncio.sleep(0)
@@ -62,10 +72,10 @@ def test_what_is_brought_in_the_turn_in_which_a_batch_lands_is_written_too() -> 
     async def main() -> None:
         log = Log()
         queue = AppendQueue(log.append)
-        queue.submit(record(0), lambda: queue.submit(record(1), nothing))
+        queue.submit(Number(0, lambda: queue.submit(Number(1))))
         await queue.flush()
         for number in range(2, 5):
-            await queue.append(record(number), nothing)  # each as soon as the one before has landed
+            await queue.append(Number(number))  # each as soon as the one before has landed
         assert log.records == [b"0", b"1", b"2", b"3", b"4"]
 
     asyncio.run(main())
@@ -76,11 +86,11 @@ def test_a_failed_append_is_told_to_everybody_who_waits_and_its_records_go_with_
         log = Log()
         queue = AppendQueue(log.append)
         log.failures = 1
-        ends = await asyncio.gather(*(queue.append(record(each), nothing) for each in range(2)), return_exceptions=True)
+        ends = await asyncio.gather(*(queue.append(Number(each)) for each in range(2)), return_exceptions=True)
         assert [type(end) for end in ends] == [LogWriteError, LogWriteError]
         with pytest.raises(LogWriteError):
-            queue.submit(record(2), nothing)  # it was not told to whoever comes next
-        await queue.append(record(3), nothing)
+            queue.submit(Number(2))  # it was not told to whoever comes next
+        await queue.append(Number(3))
         assert log.records == [b"0", b"1", b"3"]
 
     asyncio.run(main())
@@ -91,7 +101,7 @@ def test_what_is_written_counts_though_its_bringer_was_cancelled() -> None:
         log, heard = Log(), list[int]()
         queue = AppendQueue(log.append)
         log.gate.clear()
-        task = asyncio.create_task(queue.append(record(0), lambda: heard.append(0)))
+        task = asyncio.create_task(queue.append(Number(0, lambda: heard.append(0))))
         while not log.batches:
             await asyncio.sleep(0)
         task.cancel()
@@ -117,7 +127,7 @@ def test_nobody_waits_for_a_loop_that_is_being_ended(has_begun: bool) -> None:
 
         async def bring() -> None:
             try:
-                await queue.append(record(0), nothing)
+                await queue.append(Number(0))
             except BaseException as error:
                 ended.append(type(error))
                 raise
@@ -133,7 +143,7 @@ def test_nobody_waits_for_a_loop_that_is_being_ended(has_begun: bool) -> None:
         assert ended == [asyncio.CancelledError]
         await queue.idle()
         log.gate.set()
-        await queue.append(record(1), nothing)
+        await queue.append(Number(1))
         assert log.records == [b"0", b"1"], "it is not lost: whoever comes next takes it along"
 
     asyncio.run(main())

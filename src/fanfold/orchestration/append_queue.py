@@ -6,6 +6,7 @@ load a batch is filled for as long as the store takes for the one before.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import msgspec
 
@@ -17,22 +18,29 @@ ROOM = 1024
 
 Append = Callable[[list[bytes]], Awaitable[None]]
 """Writes records behind the log, all or nothing, durable when it returns."""
-Encode = Callable[[], bytes]
-"""Makes the record. Called when its append is due: a whole batch at once is encoded in half the time."""
+
+
+class Line(Protocol):
+    """A record on its way into the log. (Not two functions: the collector would look at those too, again and again.)"""
+
+    def encode(self) -> bytes:
+        """Make the record. Called when its append is due: a whole batch at once is encoded in half the time."""
+        ...
+
+    def written(self) -> None:
+        """It is durable. Called in the order of the log."""
+        ...
 
 
 class _Entry(msgspec.Struct):
-    """A record on its way. (A Struct, for there is one for each of them.)"""
-
-    encode: Encode
-    on_written: Callable[[], None]
+    line: Line
     landed: "asyncio.Future[None] | None" = None
     """Of who waits for it."""
     is_written: bool = False
 
     def written(self) -> None:
         self.is_written = True
-        self.on_written()
+        self.line.written()
         if self.landed is not None and not self.landed.done():
             self.landed.set_result(None)
 
@@ -65,14 +73,14 @@ class AppendQueue:
         """Have `records` written in front of whatever is appended next: on their own they are worth no append."""
         self._ahead += records
 
-    def submit(self, encode: Encode, on_written: Callable[[], None]) -> None:
-        """Have a record written; `on_written` is called when it is durable, in the order of the log.
+    def submit(self, line: Line) -> None:
+        """Have a record written.
 
         Raises:
             LogWriteError: an earlier append failed, and nobody was told yet. What it held is tried again with the next.
             FencedError, StoreConflictError: somebody else has the log, and nothing will be written any more.
         """
-        self._submit(_Entry(encode, on_written))
+        self._submit(_Entry(line))
 
     def _submit(self, entry: _Entry) -> None:
         self._raise_error()
@@ -84,11 +92,11 @@ class AppendQueue:
         """Whoever submits more should wait until it is `idle`."""
         return len(self._entries) > ROOM
 
-    async def append(self, encode: Encode, on_written: Callable[[], None]) -> None:
+    async def append(self, line: Line) -> None:
         """`submit`, and wait until it is durable, also when the caller is cancelled: it is written all the same, and
         whoever goes on from there must find it."""
         landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = _Entry(encode, on_written, landed)
+        entry = _Entry(line, landed)
         self._submit(entry)
         try:
             await landed
@@ -131,7 +139,7 @@ class AppendQueue:
                 batch = tuple(self._entries)
                 if self._before_batch is not None:
                     self._before_batch()
-                await self._write([entry.encode() for entry in batch])
+                await self._write([entry.line.encode() for entry in batch])
                 del self._entries[: len(batch)]
                 for entry in batch:
                     entry.written()

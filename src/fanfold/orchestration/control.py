@@ -10,10 +10,12 @@ from fanfold.errors import UsageError
 class StepScope:
     """One step under way. It may be stopped at a deadline or by its control, and tells by which."""
 
-    def __init__(self, timer: asyncio.Timeout, is_unwanted: Callable[[], bool]) -> None:
-        """`is_unwanted`: it was cancelled, though its scope may hear of it only in the next turn of the loop."""
+    __slots__ = ("_control", "_task_id", "is_cancelled", "is_over", "timer")
+
+    def __init__(self, task_id: str, timer: asyncio.Timeout, control: "FanOutControl") -> None:
         self.timer = timer
-        self.is_unwanted = is_unwanted
+        self._task_id = task_id
+        self._control = control
         self.is_cancelled = False
         self.is_over = False
 
@@ -25,6 +27,11 @@ class StepScope:
         """Let its time end at `deadline`, in the loop's time."""
         if not self.is_cancelled:
             self._stop_at(deadline)
+
+    @property
+    def is_unwanted(self) -> bool:
+        """It was cancelled, though it may hear of that only in the next turn of the loop."""
+        return self._control.is_unwanted(self._task_id)
 
     @property
     def was_told(self) -> bool:
@@ -47,7 +54,7 @@ async def stop_if_unwanted() -> None:
         asyncio.CancelledError: it was ended already, and has ignored that; no other cancellation would come.
     """
     scope = running_scope.get()
-    if scope is None or not scope.is_unwanted():
+    if scope is None or not scope.is_unwanted:
         return
     if scope.was_told:
         raise asyncio.CancelledError

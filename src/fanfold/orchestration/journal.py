@@ -6,7 +6,6 @@ one group commit makes the news of all steps durable.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Self
 
 import msgspec
@@ -99,7 +98,7 @@ class WorkflowJournal:
 
         Raises as `AppendQueue.submit`.
         """
-        self._queue.submit(step.encode, step.written)
+        self._queue.submit(step)
         return not self._queue.is_crowded
 
     def now_ms(self) -> int:
@@ -115,12 +114,7 @@ class WorkflowJournal:
 
     async def record_facts(self, place: str, identity: str, facts: Sequence[Fact]) -> None:
         """Keep turns of a step under way. Durable when it returns."""
-
-        def written() -> None:
-            self.view.seal_batch()
-            self.view.take_facts(place, identity, facts)
-
-        await self._queue.append(partial(self.view.living, place, identity, facts), written)
+        await self._queue.append(_Turns(self.view, place, identity, facts))
 
     @property
     def holds_more(self) -> bool:
@@ -144,6 +138,22 @@ class WorkflowJournal:
                 await self._store.delete(self._lease.name, self._lease)
         finally:
             await self._store.release(self._lease)
+
+
+class _Turns(msgspec.Struct, frozen=True):
+    """Of one step, on their way into the journal."""
+
+    view: JournalView
+    place: str
+    identity: str
+    facts: Sequence[Fact]
+
+    def encode(self) -> bytes:
+        return self.view.living(self.place, self.identity, self.facts)
+
+    def written(self) -> None:
+        self.view.seal_batch()
+        self.view.take_facts(self.place, self.identity, self.facts)
 
 
 class EndedStep(msgspec.Struct):

@@ -200,8 +200,9 @@ class StepRunner:
             StorageError: what the step told `kept` could not be kept.
         """
         earlier: StepOutcome | None = None
+        attempted = self._attempt if self._ledger is None else partial(self._charged, self._ledger)
         for attempt in range(1, (spec.retries or 0) + 2):
-            outcome, is_final = await self._attempt(spec, kept)
+            outcome, is_final = await attempted(spec, kept)
             if kept is not None and kept.has_news:
                 await kept.land()
             if earlier is not None:
@@ -215,33 +216,36 @@ class StepRunner:
             self._tell("step_retry", spec, attempt=attempt + 1, reason=outcome.output)
         raise AssertionError("a step has at least one attempt")
 
-    async def _attempt(self, spec: AgentStepSpec, kept: "KeptStep | None") -> tuple[StepOutcome, bool]:
-        """An outcome, and whether another attempt would be pointless."""
+    async def _charged(
+        self, ledger: TokenLedger, spec: AgentStepSpec, kept: "KeptStep | None"
+    ) -> tuple[StepOutcome, bool]:
+        """An attempt that the ledger has room for."""
         if self._control.is_unwanted(spec.task_id):
-            return failed(spec, CANCELLED, code=RunCancelledError.code, usage=NO_USAGE), True
-        if self._ledger is None:
-            return await self._timed(spec, kept)
-        room = await self._ledger.reserve(len(spec.prompt) // 4)
+            return _unwanted(spec), True
+        room = await ledger.reserve(len(spec.prompt) // 4)
         if isinstance(room, BudgetDenial):
             return failed(spec, f"Task failed: {room}", code=BudgetExhaustedError.code, usage=NO_USAGE), True
         if self._control.is_unwanted(spec.task_id):  # it was cancelled while it waited for room
             room.settle(None)
-            return failed(spec, CANCELLED, code=RunCancelledError.code, usage=NO_USAGE), True
+            return _unwanted(spec), True
         used: Usage | None = None
-        token = spending.set(self._ledger)
+        token = spending.set(ledger)
         try:
-            outcome, is_final = await self._timed(spec, kept)
+            outcome, is_final = await self._attempt(spec, kept)
             used = outcome.usage
         finally:
             spending.reset(token)
             room.settle(used)
-        return outcome, is_final or self._ledger.denial() is not None
+        return outcome, is_final or ledger.denial() is not None
 
-    async def _timed(self, spec: AgentStepSpec, kept: "KeptStep | None") -> tuple[StepOutcome, bool]:
+    async def _attempt(self, spec: AgentStepSpec, kept: "KeptStep | None") -> tuple[StepOutcome, bool]:
+        """An outcome, and whether another attempt would be pointless."""
+        if self._control.is_unwanted(spec.task_id):
+            return _unwanted(spec), True
         seconds = None if spec.timeout_ms is None else spec.timeout_ms / 1000
         # The session's own executor tells when a step starts; any other one is taken to start it at once.
         timer = asyncio.timeout(None if self._resumable is not None else seconds)
-        scope = StepScope(timer, partial(self._control.is_unwanted, spec.task_id))
+        scope = StepScope(spec.task_id, timer, self._control)
         events = self.tell if seconds is None else AttemptEvents(self._restarting(scope, seconds))
         attempt = None
         if seconds is not None or self._leaves_behind:
@@ -344,6 +348,10 @@ class _KeptFacts(msgspec.Struct):
         thread = self.journal.view.threads.get(self.place)
         if thread is None or thread.facts[-1] is not self.newest:
             await self.journal.flush()
+
+
+def _unwanted(spec: AgentStepSpec) -> StepOutcome:
+    return failed(spec, CANCELLED, code=RunCancelledError.code, usage=NO_USAGE)
 
 
 def _raised(spec: AgentStepSpec, error: BaseException) -> StepOutcome:

@@ -6,7 +6,6 @@ its own: it goes along with the next record, or by itself when none comes for a 
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -54,7 +53,7 @@ class RunJournal:
         news = self._taken_news()
         try:
             while news:
-                self._queue.submit(partial(encode_line, news[0]), _nothing)
+                self._queue.submit(_Line(news[0], None))
                 del news[0]
         except StorageError:
             self._news = news  # whoever appends next takes it along, and is told if that fails too
@@ -83,7 +82,7 @@ class RunJournal:
         if self._news:
             self._queue.precede(*map(encode_line, self._taken_news()))
         line = _Line(record, self.view)
-        return self._queue.append(line.encode, line.written)
+        return self._queue.append(line)
 
     async def flush(self) -> None:
         """Raises StorageError."""
@@ -94,14 +93,12 @@ class _Line(msgspec.Struct, frozen=True):
     """A record on its way into the file, and from there into the view."""
 
     record: RunRecord
-    view: RunJournalView
+    view: RunJournalView | None
+    """None: it has taken it already."""
 
     def encode(self) -> bytes:
         return encode_line(self.record)
 
     def written(self) -> None:
-        self.view.take(self.record)
-
-
-def _nothing() -> None:
-    return None
+        if self.view is not None:
+            self.view.take(self.record)
