@@ -24,6 +24,7 @@ _MONEY = "tests/workflow/test_budget_and_breaker.py"
 _ORDER = "tests/workflow/test_order_of_a_launch.py"
 _RECORDS = "tests/workflow/test_records_of_a_run.py"
 _REPORTS = "tests/workflow/test_reports_of_a_resume.py"
+_REPEATS = "tests/workflow/test_calls_not_repeated.py"
 _RESUME = "tests/workflow/test_resume.py"
 _RETRY = "tests/providers/test_retry.py"
 _SANDBOX = "tests/workflow/test_sandbox.py"
@@ -377,11 +378,15 @@ RESUME: dict[str, Row] = {
         _REPLAY,
     ),
     "5.5b": (
-        "What failed, was cancelled or is in doubt runs again under its old key, by which a tool can know it (no step "
-        "can be marked as one that must not be repeated: `skip` or another script is the way).",
+        "What failed, was cancelled or is in doubt runs again under its old key, by which a tool can know it; a call "
+        "that is marked as one that must not simply be repeated is skipped, or waits for who goes on to decide.",
         f"{_RESUME}::test_a_call_keeps_its_idempotency_key_over_its_attempts",
         "tests/workflow/test_keys_of_tools.py::test_a_tool_that_runs_again_after_a_stop_is_given_the_same_key",
         f"{_ENTRIES}::test_what_has_no_answer_runs_again_under_its_key",
+        f"{_REPEATS}::test_a_skipped_call_gives_none_in_this_and_every_later_resume_and_nothing_runs",
+        f"{_REPEATS}::test_a_call_that_asks_pauses_its_run_and_the_journal_stays_as_it_was",
+        f"{_REPEATS}::test_who_goes_on_decides_of_the_calls_that_ask",
+        "tests/kernel/test_run_repeats.py::test_one_that_was_cut_off_is_a_repeat_whatever_it_had_told",
         _DEATH,
     ),
     "5.5c": (

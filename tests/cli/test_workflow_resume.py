@@ -71,7 +71,15 @@ def test_the_plan_names_each_call_with_its_reason_and_spends_nothing(
     assert lines[-1] == "what comes behind depends on their results"
     document = json.loads(fanfold("workflow", "resume", run, "--plan", "--json").out)
     assert (document["schema"], document["is_complete"]) == ("fanfold/workflow-plan/v1", False)
-    assert document["counts"] == {"cached": 1, "rerun": 2, "new": 0, "not_run": 0, "estimated_tokens": 40}
+    assert document["counts"] == {
+        "cached": 1,
+        "rerun": 2,
+        "new": 0,
+        "not_run": 0,
+        "skip": 0,
+        "ask": 0,
+        "estimated_tokens": 40,
+    }
     assert runs_of(fanfold)[0]["attempt"] == 1
 
 

@@ -13,7 +13,7 @@ from fanfold.cli.event_fields import text_of
 from fanfold.cli.options import console_options, workspace_option
 from fanfold.cli.run_tree import PlainRun
 from fanfold.cli.run_tree_state import RunTree
-from fanfold.cli.runs_here import find_run, next_command, run_files, status_text
+from fanfold.cli.runs_here import decisions_of, decisions_text, find_run, next_command, run_files, status_text
 from fanfold.cli.stopping import run_until_stopped
 from fanfold.cli.workflow_refusals import refusals
 from fanfold.contracts.events import AgentEvent
@@ -72,6 +72,8 @@ async def _show(console: Console, typed: str, *, follow: bool, agent: str | None
         console.say(f"{run_id} has told nothing of this; it is {status_text(run)}")
     if (again := next_command(run)) is not None:
         console.say(f"{run_id} is {status_text(run)}; resume with: {again}")
+    if decisions := decisions_of(run):
+        console.say(f"agents of {run_id} wait for a decision, for they were begun before; {decisions_text(decisions)}")
 
 
 async def _events(files: WorkflowFiles, run_id: str, since: int, *, follow: bool) -> AsyncIterator[Line]:

@@ -8,7 +8,7 @@ from fanfold.cli.cells import cut
 from fanfold.cli.render import table
 from fanfold.cli.tally import rough_tokens
 
-_ACTIONS = ("cached", "kept", "continue", "re-run", "new", "not run", "unreadable")
+_ACTIONS = ("cached", "kept", "continue", "re-run", "new", "not run", "skip", "ask", "unreadable")
 """In the order in which the sum names them."""
 _INDENT = "    "
 _MOST_LINES = 20

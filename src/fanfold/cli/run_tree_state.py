@@ -12,6 +12,7 @@ from fanfold.cli.event_fields import amount_of, count_of, object_of, text_of
 from fanfold.cli.run_tree_ask import Ask, ask_of
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject
+from fanfold.contracts.workflow_runs import REPEAT_UNDECIDED
 from fanfold.errors import ParkedError
 
 STALLED_MS = 120_000
@@ -307,7 +308,7 @@ class RunTree:
             row.cost_usd = amount_of(payload.get("cost_usd"))
         row.tools = count_of(payload.get("tools"))
         row.error = text_of(payload.get("error"))
-        row.is_parked = payload.get("code") == ParkedError.code
+        row.is_parked = payload.get("code") in (ParkedError.code, REPEAT_UNDECIDED)
         if row.started_ms is None and (lasted_ms := count_of(payload.get("duration_ms"))) and status != "cached":
             row.started_ms = at_ms - lasted_ms
         row.phase.last_ms = max(row.phase.last_ms, at_ms)

@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -12,8 +13,16 @@ from fanfold.cli.default_model import default_model
 from fanfold.cli.endings import NotThereError
 from fanfold.cli.waiting_text import time_text
 from fanfold.contracts.record import JsonObject
-from fanfold.contracts.workflow_runs import RunCounts, RunFailure, RunFault, RunSummary, WorkflowSnapshot
-from fanfold.errors import SandboxError, WorkflowAgentError
+from fanfold.contracts.workflow_runs import (
+    REPEAT_UNDECIDED,
+    RepeatDecision,
+    RunCounts,
+    RunFailure,
+    RunFault,
+    RunSummary,
+    WorkflowSnapshot,
+)
+from fanfold.errors import ParkedError, SandboxError, WorkflowAgentError
 from fanfold.kernel.reason_text import reason_text
 from fanfold.nearest import did_you_mean
 from fanfold.protocols import WorkflowFiles
@@ -187,13 +196,38 @@ def first_of(reason: str | None) -> str:
 
 
 def next_command(run: RunSummary) -> str | None:
-    """What goes on with it; None for one that is complete, that runs just now, or of which nothing is known."""
+    """What goes on with it; None for one that is complete, that runs just now, that waits for a decision and nothing
+    else (`decisions_of`), or of which nothing is known."""
     snapshot = run.snapshot
-    if run.is_alive or snapshot is None or run.status == "completed":
+    if run.is_alive or snapshot is None or run.status == "completed" or (decisions_of(run) and not has_parked(run)):
         return None
     if snapshot.kind == "inline" and must_be_mended(run.status, snapshot.error, snapshot.failures):
         return resume_command(snapshot, *MENDED_INLINE)
     return resume_command(snapshot, *_NEEDED.get(snapshot.reason or "", ()))
+
+
+def has_parked(run: RunSummary) -> bool:
+    """It is paused, and an agent of it waits for an approval or an answer."""
+    return _waits_with(run, ParkedError.code)
+
+
+def decisions_of(run: RunSummary) -> list[str]:
+    """The commands that go on with it either way, where agents of it wait to be run again or left out."""
+    if run.snapshot is None or not _waits_with(run, REPEAT_UNDECIDED):
+        return []
+    return [resume_command(run.snapshot, "--repeat", how) for how in get_args(RepeatDecision)]
+
+
+def _waits_with(run: RunSummary, code: str) -> bool:
+    snapshot = run.snapshot
+    if snapshot is None or run.is_alive or run.status != "paused" or snapshot.reason != "parked":
+        return False
+    return any(each.code == code for each in snapshot.failures)
+
+
+def decisions_text(commands: Sequence[str]) -> str:
+    rerun, skip = commands
+    return f"run again with: {rerun}\nor leave out with: {skip}"
 
 
 def resume_command(run: WorkflowSnapshot, *options: str) -> str:

@@ -18,10 +18,13 @@ from fanfold.cli.render import table
 from fanfold.cli.run_tree_rows import money_text
 from fanfold.cli.runs_here import (
     counts_text,
+    decisions_of,
+    decisions_text,
     failure_lines,
     fault_text,
     find_run,
     first_of,
+    has_parked,
     must_be_mended,
     next_command,
     run_files,
@@ -53,8 +56,8 @@ class RunAgent(Record, frozen=True, kw_only=True):
     label: str
     phase: str | None = None
     status: str
-    """`done`, `failed`, `cancelled`, `skipped`, `parked`; `running`, `waiting`, or `interrupted` when nobody runs it any
-    more."""
+    """`done`, `failed`, `cancelled`, `skipped`, `parked`; `running`, `waiting`, or `interrupted` when nobody runs it
+    any more."""
     attempt: int
     """That ran it; 0: the run that this one was forked from."""
     is_cached: bool = False
@@ -88,7 +91,7 @@ def command(*, console: Console, run: str, as_json: bool) -> None:
     """How RUN stands: its agents, what they took, what went wrong, and how to go on."""
     with refusals():
         shown = asyncio.run(_read(run_files(), run))
-    again = next_command(shown.run)
+    again, decisions = next_command(shown.run), decisions_of(shown.run)
     if as_json:
         document = {"schema": "fanfold/run/v1", **summary_json(shown.run), "output_file": shown.output_file}
         if shown.run.snapshot is not None:
@@ -96,14 +99,16 @@ def command(*, console: Console, run: str, as_json: bool) -> None:
         if shown.total_tokens is not None:
             document["total_tokens"] = shown.total_tokens
         document["agents"] = [each.to_dict() for each in shown.agents]
-        notes = {"journal_problem": shown.problem, "next_command": again}
+        notes = {"journal_problem": shown.problem, "next_command": again, "next_commands": decisions or None}
         console.write_json(document | {name: note for name, note in notes.items() if note is not None})
         return
     console.write(_text(shown, console.out_width))
     if shown.problem is not None:
         console.warn(f"note: {shown.problem}")
-    if shown.run.status == "paused" and shown.run.snapshot is not None and shown.run.snapshot.reason == "parked":
+    if has_parked(shown.run):
         console.say("see what waits with: fanfold inbox")
+    if decisions:
+        console.say(f"agents wait for a decision, for they were begun before; {decisions_text(decisions)}")
     if again is not None:
         snapshot = shown.run.snapshot
         is_broken = snapshot is not None and must_be_mended(shown.run.status, snapshot.error, snapshot.failures)

@@ -39,6 +39,8 @@ class Settled(msgspec.Struct, frozen=True):
     """Its run does, by itself."""
     resume: str | None = None
     """What goes on with the workflow run that it was recorded in."""
+    torn: str | None = None
+    """The file that a torn end of the journal of that run is in now."""
 
     @property
     def next_command(self) -> str | None:
@@ -76,6 +78,9 @@ def settle(console: Console, typed: str, answer_to: Callable[[Waiting], Answer],
         ControlError, LifecycleError: it was answered by somebody else, or cannot be reached.
     """
     settled = asyncio.run(_settle(console, typed, answer_to, kind))
+    if settled.torn is not None:
+        owner = settled.waiting.owner
+        console.warn(f"note: the journal of {owner} had a torn end, which is put aside as {settled.torn}")
     if as_json:
         told = {"id": settled.waiting.id, "answer": settled.what, "goes_on": settled.goes_on}
         next_command = {} if settled.next_command is None else {"next_command": settled.next_command}
@@ -90,8 +95,10 @@ async def _settle(console: Console, typed: str, answer_to: Callable[[Waiting], A
     if waiting.kind != kind:
         raise click.UsageError(f"'{waiting.id}' is {_KINDS[waiting.kind]}: {' or '.join(commands_for(waiting))}")
     answer = answer_to(waiting)
-    goes_on = await _given(here, waiting, answer)
-    return Settled(waiting, _what(answer), goes_on, await _resume(waiting))
+    if waiting.source == "live":
+        return Settled(waiting, _what(answer), await _asked(here, waiting, answer))
+    torn = await _recorded(waiting, answer)
+    return Settled(waiting, _what(answer), False, await _resume(waiting), torn)
 
 
 async def _resume(waiting: Waiting) -> str | None:
@@ -108,15 +115,12 @@ def _what(answer: Answer) -> What:
     return "approved" if answer.approved else "denied"
 
 
-async def _given(here: Here, waiting: Waiting, answer: Answer) -> bool:
-    if waiting.source == "live":
-        return await _asked(here, waiting, answer)
+async def _recorded(waiting: Waiting, answer: Answer) -> str | None:
     try:
         async with open_store() as store:
-            await record_answer(waiting, answer, Path.cwd(), store, HostEnv())
+            return await record_answer(waiting, answer, Path.cwd(), store, HostEnv())
     except (SessionBusyError, AlreadyActiveError) as error:
         raise error.with_hint(_while_it_runs(waiting)) from None
-    return False
 
 
 def _while_it_runs(waiting: Waiting) -> str:

@@ -13,6 +13,7 @@ from fanfold.cli.workflow_endings import Again, end, stopped, told_by
 from fanfold.cli.workflow_job import Heard, Launch, Setup, run_job
 from fanfold.cli.workflow_named import Project, is_in_project
 from fanfold.cli.workflow_output import Output, put_result
+from fanfold.contracts.workflow_runs import REPEAT_UNDECIDED
 from fanfold.errors import ParkedError, UsageError
 from fanfold.workflow.scripts import Script
 
@@ -40,7 +41,8 @@ def attend(
     finally:
         if output is None:
             # What waits for a person is told at the end, with the commands that answer it.
-            failures = [each for each in result.failures if each.code != ParkedError.code or result.reason != "parked"]
+            waits = (ParkedError.code, REPEAT_UNDECIDED) if result.reason == "parked" else ()
+            failures = [each for each in result.failures if each.code not in waits]
             for line in failure_lines(failures, _MOST_FAILURES, told_by(result)):
                 console.warn(line)
     mended = MENDED_INLINE if launch.is_inline else ()

@@ -1,14 +1,15 @@
 """What a run came to, as errors that have their exit codes."""
 
 from collections.abc import Callable, Collection, Sequence
+from typing import get_args
 
 from fanfold.cli.cells import cut, one_line
 from fanfold.cli.endings import FailedStepsError, StoppedBySignal, WaitingError
-from fanfold.cli.runs_here import counts_text, fault_text, first_of, must_be_mended
+from fanfold.cli.runs_here import counts_text, decisions_text, fault_text, first_of, must_be_mended
 from fanfold.cli.waiting_here import parked_in_run
 from fanfold.cli.waiting_text import commands_for, time_text, waiting_json
 from fanfold.cli.workflow_refusals import RunFailedError
-from fanfold.contracts.workflow_runs import RunSummary, WorkflowResult
+from fanfold.contracts.workflow_runs import REPEAT_UNDECIDED, RepeatDecision, RunSummary, WorkflowResult
 from fanfold.control.waiting import Waiting
 from fanfold.errors import BudgetExhaustedError, ParkedError
 from fanfold.kernel.counted import counted
@@ -103,8 +104,26 @@ def _over_budget(result: WorkflowResult, again: Again) -> BudgetExhaustedError:
 
 
 def _parked(result: WorkflowResult, again: Again, tools: Collection[str]) -> WaitingError:
+    undecided = sum(each.code == REPEAT_UNDECIDED for each in result.failures)
     agents = sum(each.code == ParkedError.code for each in result.failures)
-    who = "1 agent waits" if agents == 1 else f"{agents} agents wait"
+    decisions = [again("resume", result.run_id, "--repeat", how) for how in get_args(RepeatDecision)]
+    if undecided and not agents:
+        return WaitingError(
+            f"run {result.run_id}: {_agents_wait(undecided)} for a decision; begun before, and not simply run again",
+            {"run_id": result.run_id, "waiting": [], "next_commands": decisions},
+        ).with_hint(decisions_text(decisions))
+    error = _unanswered(result, again, tools, _agents_wait(agents))
+    if undecided:
+        error.details["next_commands"] = decisions
+        error.hint = f"{error.hint}\nand for those that were begun before: {decisions_text(decisions)}"
+    return error
+
+
+def _agents_wait(count: int) -> str:
+    return "1 agent waits" if count == 1 else f"{count} agents wait"
+
+
+def _unanswered(result: WorkflowResult, again: Again, tools: Collection[str], who: str) -> WaitingError:
     resume, waiting = again("resume", result.run_id), parked_in_run(result.run_id)
     error = WaitingError(
         f"run {result.run_id}: {who} for an approval or an answer; without --wait nobody is asked",

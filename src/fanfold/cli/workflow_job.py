@@ -21,7 +21,14 @@ from fanfold.cli.workflow_plan_text import plan_line, plan_notes
 from fanfold.cli.workflow_refusals import RunFailedError
 from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject
-from fanfold.contracts.workflow_runs import RunSummary, WorkflowLaunch, WorkflowLimits, WorkflowPlan, WorkflowResult
+from fanfold.contracts.workflow_runs import (
+    RepeatDecision,
+    RunSummary,
+    WorkflowLaunch,
+    WorkflowLimits,
+    WorkflowPlan,
+    WorkflowResult,
+)
 from fanfold.errors import FanfoldError
 from fanfold.foreign import call_foreign, described
 from fanfold.options import SessionOptions
@@ -81,6 +88,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     fork: bool = False
     only_failed: bool = False
     strict: bool = False
+    repeat: RepeatDecision | None = None
 
     @property
     def inline_text(self) -> str | None:
@@ -171,6 +179,7 @@ async def _planned(workflows: WorkflowRuntime, launch: Launch) -> WorkflowPlan |
         script=launch.inline_text,
         fork=launch.fork,
         only_failed=launch.only_failed,
+        repeat=launch.repeat,
     )
 
 
@@ -207,6 +216,7 @@ async def _launched(
         fork=launch.fork,
         only_failed=launch.only_failed,
         strict=launch.strict,
+        repeat=launch.repeat,
         budget_tokens=setup.budget,
         limits=limits,
         events=heard,

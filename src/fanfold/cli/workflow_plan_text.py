@@ -8,15 +8,23 @@ from fanfold.cli.tally import rough_tokens
 from fanfold.contracts.workflow_runs import PlanAction, PlannedCall, WorkflowPlan
 from fanfold.workflow.plan import RECORDED
 
-_ACTIONS: tuple[PlanAction, ...] = ("cached", "re-run", "new", "not run")
+_ACTIONS: tuple[PlanAction, ...] = ("cached", "re-run", "new", "not run", "skip", "ask")
+_ALWAYS_TOLD = ("cached", "re-run", "new")
 _MODEL_CHANGED = "model changed"
 
 
 def plan_line(plan: WorkflowPlan) -> str:
-    """`cached 98 · re-run 4 · new 0 · est. 210k tok`; `not run` too where only what failed may run."""
-    counts = [f"{action} {plan.count(action)}" for action in _ACTIONS if action != "not run" or plan.only_failed]
+    """`cached 98 · re-run 4 · new 0 · est. 210k tok`; `not run` too where only what failed may run, `skip` and `ask`
+    where something does."""
+    counts = [f"{action} {plan.count(action)}" for action in _ACTIONS if _is_told(plan, action)]
     more = "" if plan.is_complete else ", and what follows from them"
     return " · ".join([*counts, f"est. {rough_tokens(plan.estimated_tokens)} tok{more}"])
+
+
+def _is_told(plan: WorkflowPlan, action: PlanAction) -> bool:
+    if action == "not run":
+        return plan.only_failed
+    return action in _ALWAYS_TOLD or plan.count(action) > 0
 
 
 def plan_notes(plan: WorkflowPlan) -> Iterator[str]:
@@ -28,6 +36,9 @@ def plan_notes(plan: WorkflowPlan) -> Iterator[str]:
         before = [line[1:] for line in changes if line.startswith("-")]
         if before:
             yield f"agents run again because their model has changed; with --model {before[0]} they would not"
+    if asking := plan.count("ask"):
+        agents = "1 agent waits" if asking == 1 else f"{asking} agents wait"
+        yield f"{agents} for a decision: --repeat rerun runs again what was begun before, --repeat skip leaves it out"
     if plan.error is not None:
         line = "" if plan.error.line is None else f" (line {plan.error.line})"
         yield f"the script ends with an error: {one_line(plan.error.message)}{line}"

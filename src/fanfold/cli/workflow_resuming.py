@@ -18,7 +18,7 @@ from fanfold.cli.workflow_named import Project, find_script, is_in_project, open
 from fanfold.cli.workflow_output import Output
 from fanfold.cli.workflow_plan_text import plan_page
 from fanfold.cli.workflow_refusals import refusals
-from fanfold.contracts.workflow_runs import RunSummary, WorkflowPlan, WorkflowSnapshot
+from fanfold.contracts.workflow_runs import RepeatDecision, RunSummary, WorkflowPlan, WorkflowSnapshot
 from fanfold.errors import WorkflowInputError
 from fanfold.protocols import WorkflowFiles
 from fanfold.workflow.runs import run_summary
@@ -30,6 +30,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True):
     only_failed: bool = False
     strict: bool = False
     fork: bool = False
+    repeat: RepeatDecision | None = None
     must_be_paused: bool = False
 
 
@@ -70,6 +71,7 @@ def resume(
             fork=how.fork,
             only_failed=how.only_failed,
             strict=how.strict,
+            repeat=how.repeat,
         )
         if how.is_plan:
             if standing.is_alive:
@@ -131,6 +133,8 @@ def _show_plan(plan: WorkflowPlan, console: Console, output: Output, *, is_stric
             "rerun": plan.count("re-run"),
             "new": plan.count("new"),
             "not_run": plan.count("not run"),
+            "skip": plan.count("skip"),
+            "ask": plan.count("ask"),
             "estimated_tokens": plan.estimated_tokens,
         }
         console.write_json({"schema": "fanfold/workflow-plan/v1", **plan.to_dict(), "counts": counts})

@@ -83,10 +83,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     worktree: Worktree | None = None
 
 
-class Turns(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", tag="turns"):
+class Turns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", tag="turns"):
     seq: int
     facts: tuple[msgspec.Raw, ...]
     """As the fact log writes them; the first has seq 1 when the agent begins anew."""
+    is_answer: bool = False
+    """A person's, recorded while nobody ran the agent: what it answers has not been gone on with."""
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", tag="moved"):

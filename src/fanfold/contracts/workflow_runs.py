@@ -16,8 +16,15 @@ RunStatus = Literal["running", "completed", "completed_with_failures", "failed",
 AgentStatus = Literal["queued", "started", "done", "cached", "failed", "cancelled", "skipped"]
 SourceKind = Literal["registered", "file", "shipped", "inline"]
 RunVerb = Literal["stop", "pause"]
-PlanAction = Literal["cached", "re-run", "new", "not run"]
-"""The last one only of a resume of what failed: the call fails, for nothing is recorded that answers it."""
+PlanAction = Literal["cached", "re-run", "new", "not run", "skip", "ask"]
+"""`not run` only of a resume of what failed: the call fails, for nothing is recorded that answers it. `skip`, `ask`:
+what a call that may not simply be run again comes to."""
+Repeat = Literal["rerun", "skip", "ask"]
+"""What a resume does with a call whose agent was begun before and has given no answer; `ask`: a person decides."""
+RepeatDecision = Literal["rerun", "skip"]
+"""Of that person."""
+REPEAT_UNDECIDED = "REPEAT_UNDECIDED"
+"""Code of a call that waits for the decision; its run ends `paused`, `parked`."""
 
 
 class WorkflowMeta(Record, frozen=True, kw_only=True):

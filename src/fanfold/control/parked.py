@@ -114,8 +114,11 @@ async def _look_at_journal(store: SessionStore, workflow_id: str, parked: Parked
 # ---- answering ----
 
 
-async def record_answer(waiting: Waiting, answer: Answer, workspace: Path, store: SessionStore, env: HostEnv) -> None:
-    """Record the answer to a call that `parked_in` has found.
+async def record_answer(
+    waiting: Waiting, answer: Answer, workspace: Path, store: SessionStore, env: HostEnv
+) -> str | None:
+    """Record the answer to a call that `parked_in` has found. The file, if any, in which a torn end is now that the
+    journal of its run had.
 
     Raises:
         ControlError: `ALREADY_ANSWERED` or `NOT_WAITING`, it does not wait any more.
@@ -125,9 +128,10 @@ async def record_answer(waiting: Waiting, answer: Answer, workspace: Path, store
     if waiting.source == "workflow":
         await _record_in_journal(waiting, answer, store, env)
     elif waiting.source == "run":
-        await record_in_run(waiting, answer, open_run_files(workspace), env.clock)
+        return await record_in_run(waiting, answer, open_run_files(workspace), env.clock)
     else:
         await _record_in_log(waiting, answer, workspace)
+    return None
 
 
 async def _record_in_log(waiting: Waiting, answer: Answer, workspace: Path) -> None:

@@ -12,6 +12,7 @@ from fanfold.control.parked_calls import Answer, Parked, answers_of, new_fact, o
 from fanfold.control.waiting import Waiting, of_parked_call, waiting_id
 from fanfold.env import Clock
 from fanfold.errors import AlreadyActiveError, ControlError, FanfoldError, ParkedError, WorkflowInputError
+from fanfold.foreign import logger
 from fanfold.kernel.run_entries import RunEntry
 from fanfold.kernel.run_journal import encode_line, read_run_journal
 from fanfold.kernel.run_view import RunJournalView
@@ -107,11 +108,11 @@ def _facts_of(entry: RunEntry) -> list[Fact]:
         return []
 
 
-async def record_in_run(waiting: Waiting, answer: Answer, files: WorkflowFiles, clock: Clock) -> None:
-    """Raises as `parked.record_answer`."""
+async def record_in_run(waiting: Waiting, answer: Answer, files: WorkflowFiles, clock: Clock) -> str | None:
+    """As `parked.record_answer`."""
     held = await _held(waiting, files, clock)
     try:
-        await _record(waiting, answer, held)
+        return await _record(waiting, answer, held)
     finally:
         await held.release()
 
@@ -130,7 +131,7 @@ async def _held(waiting: Waiting, files: WorkflowFiles, clock: Clock) -> HeldRun
         await clock.sleep(POLL_SECONDS)
 
 
-async def _record(waiting: Waiting, answer: Answer, held: HeldRun) -> None:
+async def _record(waiting: Waiting, answer: Answer, held: HeldRun) -> str | None:
     read = await held.read_journal()
     view = read_run_journal(read.lines, held.run_id, has_torn_end=read.has_torn_end)
     entry = next((each for each in _unanswered(view) if agent_id_of(each.key) == waiting.step), None)
@@ -138,8 +139,10 @@ async def _record(waiting: Waiting, answer: Answer, held: HeldRun) -> None:
     require_waiting(waiting, facts)
     if entry is None:
         raise ControlError("NOT_WAITING", f"nothing waits as '{waiting.id}' any more")
-    if view.whole_lines is not None:
-        await held.cut_journal(view.whole_lines)
+    torn = None if view.whole_lines is None else await held.cut_journal(view.whole_lines)
+    if torn is not None:
+        logger.warning("run %s: its journal had a torn end, which is put aside as %s", held.run_id, torn)
     fact = new_fact(waiting.call_id, answer, len(facts)).at(len(facts) + 1)
-    turns = Turns(seq=entry.seq, facts=(msgspec.Raw(encode_fact(fact)[:-1]),))
+    turns = Turns(seq=entry.seq, facts=(msgspec.Raw(encode_fact(fact)[:-1]),), is_answer=True)
     await held.append([encode_line(turns)])
+    return torn

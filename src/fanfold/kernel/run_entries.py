@@ -40,6 +40,10 @@ class RunEntry(msgspec.Struct, gc=False):  # there is one for each call: the col
     """An attempt has ended behind the turns."""
     has_been_answered: bool = False
     """Behind that end a person has answered the call that it waits for: it goes on wherever its turn stands by now."""
+    is_answered_last: bool = False
+    """The last that is recorded of it is such an answer, also where it was cut off: nobody has gone on from it yet."""
+    has_begun_before: bool = False
+    """An earlier entry of its key may have done something."""
     is_claimed: bool = False
     is_superseded: bool = False
     """A later entry has the same key: that one counts."""

@@ -35,6 +35,8 @@ from fanfold.kernel.run_view import RunJournalView, refused
 NOT_RECORDED = "not recorded"
 """Why a call is run that nothing stands for."""
 
+_ANSWERED = "it waited for a person, who has answered"
+
 _CRC = b',"crc":"'
 _CRC_BYTES = len(_CRC) + len('01234567"}')
 _MAX_REASON_CHARS = 200
@@ -197,22 +199,23 @@ def miss_reason(
 ) -> tuple[str, tuple[str, ...] | None]:
     """(Why the call is run, the changed lines where another call is recorded for its place)."""
     if claim.entry is not None:
-        return _why_again(claim.entry), None
+        return why_again(claim.entry), None
     stood = view.places().get(path)
     if stood is None or stood.identity == identity or not stood.is_open:
         return NOT_RECORDED, None
     return changed_call(stood.call, call_json)
 
 
-def _why_again(entry: RunEntry) -> str:
+def why_again(entry: RunEntry) -> str:
+    """Why a call is run that was begun before."""
     if entry.result is None:
-        return "in doubt"
+        return _ANSWERED if entry.is_answered_last else "in doubt"
     if entry.is_rejected:
         return "its recorded answer cannot be used"
     if entry.result.status == "cancelled":
         return "cancelled before"
     if entry.has_been_answered:
-        return "it waited for a person, who has answered"
+        return _ANSWERED
     fault = entry.result.error
     why = "" if fault is None else f": {reason_text(fault.code, fault.message.strip().partition(chr(10))[0])}"
     return f"failed before{why}"[:_MAX_REASON_CHARS]

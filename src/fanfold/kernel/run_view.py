@@ -24,6 +24,7 @@ from fanfold.contracts.run_journal import (
 )
 from fanfold.errors import InternalError, WorkflowInputError
 from fanfold.kernel.run_entries import NOTHING, Claim, EqualCalls, RunEntry
+from fanfold.kernel.run_refusals import has_done_nothing
 
 _KEY_CHARS = 32
 
@@ -171,7 +172,7 @@ class RunJournalView:
             entry.result = record
         else:
             entry.result = msgspec.structs.replace(record, path=entry.path)
-        entry.has_ended, entry.has_been_answered = True, False
+        entry.has_ended, entry.has_been_answered, entry.is_answered_last = True, False, False
         if is_live or entry.is_answer:
             entry.turns = ()
         return None
@@ -194,6 +195,7 @@ class RunJournalView:
         # What comes behind a result is a person's answer, which takes nothing that was not counted.
         entry.last_fact, entry.has_ended = last, entry.result is not None
         entry.has_been_answered = entry.has_ended
+        entry.is_answered_last = entry.has_ended or record.is_answer
         return None
 
     def _take_moved(self, record: Moved) -> str | None:
@@ -213,6 +215,7 @@ class RunJournalView:
             older.is_superseded = True
             entry.turns, entry.last_fact, entry.has_ended = older.turns, older.last_fact, older.has_ended
             entry.has_been_answered = older.has_been_answered
+            entry.has_begun_before = older.has_begun_before or not has_done_nothing(older)
             if not older.is_claimed:  # else whoever claimed it is about to go on from them
                 older.turns = ()
         self._stands(entry)

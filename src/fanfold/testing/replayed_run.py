@@ -31,10 +31,19 @@ class _NoAgents:
     def __init__(self, view: RunJournalView) -> None:
         self._view = view
 
+    async def skipped(self, placed: PlacedCall, claim: Claim) -> JsonValue:
+        return None  # as a resume answers it, with no agent either
+
+    async def undecided(self, placed: PlacedCall, claim: Claim) -> JsonValue:
+        raise self._miss(placed, claim, "would wait for a decision")
+
     async def __call__(self, placed: PlacedCall, claim: Claim) -> JsonValue:
+        raise self._miss(placed, claim, "would be run")
+
+    def _miss(self, placed: PlacedCall, claim: Claim, what: str) -> ReplayMissError:
         reason, changes = miss_reason(self._view, claim, placed.identity, placed.where, placed.written)
         lines = "\n".join(changes or ())
-        raise ReplayMissError(f"'{placed.title}' at {placed.where} would be run: {reason}\n{lines}".rstrip())
+        return ReplayMissError(f"'{placed.title}' at {placed.where} {what}: {reason}\n{lines}".rstrip())
 
 
 class _NoFolder:

@@ -3,6 +3,7 @@
 import msgspec
 
 from fanfold.contracts.codec import encode_json
+from fanfold.contracts.messages import NO_USAGE
 from fanfold.contracts.record import JsonValue, own_copy
 from fanfold.contracts.run_journal import CallFault, Result, ResultStatus, Started
 from fanfold.contracts.steps import SCHEMA_MISMATCH, AgentStepSpec, StepOutcome, failure_reason
@@ -68,6 +69,11 @@ def ended(
         degraded=outcome.repairs,
         worktree=outcome.worktree,
     )
+
+
+def left_out(placed: PlacedCall, seq: int, attempt: int) -> Result:
+    """The end of a call that was not run again: None, at no cost."""
+    return Result(seq=seq, id=placed.identity, path=placed.where, status="skipped", usage=NO_USAGE, attempt=attempt)
 
 
 def _value(placed: PlacedCall, outcome: StepOutcome) -> JsonValue:

@@ -19,7 +19,7 @@ from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.record import JsonValue
 from fanfold.contracts.run_journal import CallFault, Result, ResultStatus
 from fanfold.contracts.steps import StepOutcome, failure_reason
-from fanfold.contracts.workflow_runs import AgentStatus, RunFault, RunStatus, WorkflowLimits
+from fanfold.contracts.workflow_runs import REPEAT_UNDECIDED, AgentStatus, RunFault, RunStatus, WorkflowLimits
 from fanfold.env import Clock
 from fanfold.errors import (
     BudgetExhaustedError,
@@ -33,13 +33,14 @@ from fanfold.errors import (
 )
 from fanfold.kernel.counted import counted
 from fanfold.kernel.run_entries import Claim
+from fanfold.kernel.run_journal import why_again
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.fanout import stand_in
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.orchestration.limiter import Limiter, Slot
 from fanfold.orchestration.runner import StepRunner
 from fanfold.protocols import AgentExecutor
-from fanfold.workflow.agent_records import ended, started, step_of
+from fanfold.workflow.agent_records import ended, left_out, started, step_of
 from fanfold.workflow.host import PlacedCall
 from fanfold.workflow.journal import RunJournal
 from fanfold.workflow.kept_turns import KeptTurns
@@ -55,6 +56,12 @@ QUEUED_SECONDS = 0.1
 """So often is told who waits for a slot. Of one that waits for less it may never be told that it did."""
 MAX_REFUSALS = 1_000
 """Of launches: a script that goes on asking behind so many is not going to stop by itself."""
+_NOTHING_SPENT: Mapping[str, Any] = {
+    "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    "cost_usd": None,
+    "duration_ms": 0,
+    "tools": 0,
+}
 _INFRASTRUCTURE = (ProviderError.code, ExecutorError.code)
 _PASSED_ON = (
     "confirmation_required",
@@ -174,15 +181,59 @@ class LiveAgents:
                 return None
             return await self._failed(placed, record, outcome, told)
         except StorageError as error:
-            # What cannot be recorded would have to be done again: a script that goes on all the same launches nothing.
-            fault = RunFault(code=error.code, message=str(error))
-            self.stop(Halt("failed", error.code, error=fault))
+            self._stored_badly(error)
             raise
         finally:
             self._queued.pop(placed.where, None)
             self._calls -= 1
             if not self._calls:
                 self._none_left.set()
+
+    def _stored_badly(self, error: StorageError) -> None:
+        # What cannot be recorded would have to be done again: a script that goes on all the same launches nothing.
+        fault = RunFault(code=error.code, message=str(error))
+        self.stop(Halt("failed", error.code, error=fault))
+
+    # ---- one that is not simply run again ----
+
+    async def skipped(self, placed: PlacedCall, claim: Claim) -> JsonValue:
+        await self._require_open(placed)
+        seq = self._journal.view.last_seq + 1
+        self._calls += 1
+        try:
+            self._journal.note(started(placed, claim, seq, self._attempt))
+            await self._journal.result(left_out(placed, seq, self._attempt))
+        except StorageError as error:
+            self._stored_badly(error)
+            raise
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._none_left.set()
+        self._progress.skipped += 1
+        self._tell(placed, "skipped", _NOTHING_SPENT)
+        return None
+
+    async def undecided(self, placed: PlacedCall, claim: Claim) -> JsonValue:
+        await self._require_open(placed)
+        assert claim.entry is not None
+        why = why_again(claim.entry)
+        reason = f'it was begun before ({why}): say whether it runs again, by a resume with repeat="rerun" or "skip"'
+        self._progress.failed += 1
+        self._progress.parked += 1
+        self._tell(placed, "failed", {**_NOTHING_SPENT, "error": reason, "code": REPEAT_UNDECIDED})
+        self._progress.agent_failed(placed.where, placed.title, REPEAT_UNDECIDED, reason)
+        raise WorkflowAgentError(label=placed.title, where=placed.where, reason=reason, agent_code=REPEAT_UNDECIDED)
+
+    async def _require_open(self, placed: PlacedCall) -> None:
+        """Raises what keeps this call from being answered at all; it takes no agent and no token."""
+        if self.halt is not None:
+            raise await _a_turn_later(RunHaltedError(self.halt.reason))
+        refusal = self._refused_here(placed)
+        if refusal is not None:
+            raise await _a_turn_later(refusal)
+
+    # ---- its launch ----
 
     async def _launched(self, placed: PlacedCall, claim: Claim) -> tuple[Result, StepOutcome]:
         refusal = self._refusal(placed)
@@ -237,12 +288,15 @@ class LiveAgents:
                 f"this run has launched {counted(self._limits.max_agents, 'agent')}, which is its limit; resume it to "
                 "go on, or raise max_agents",
             )
-        if self._may_launch is not None and not self._may_launch(placed.where):
-            reason = "it is not recorded, and only what failed before may run"
-            self._progress.failed += 1
-            self._progress.agent_failed(placed.where, placed.title, "NOT_RECORDED", reason)
-            return WorkflowAgentError(label=placed.title, where=placed.where, reason=reason, agent_code="NOT_RECORDED")
-        return None
+        return self._refused_here(placed) if self._may_launch is not None else None
+
+    def _refused_here(self, placed: PlacedCall) -> WorkflowAgentError | None:
+        if self._may_launch is None or self._may_launch(placed.where):
+            return None
+        reason = "it is not recorded, and only what failed before may run"
+        self._progress.failed += 1
+        self._progress.agent_failed(placed.where, placed.title, "NOT_RECORDED", reason)
+        return WorkflowAgentError(label=placed.title, where=placed.where, reason=reason, agent_code="NOT_RECORDED")
 
     def _over_budget(self, denial: BudgetDenial) -> BudgetExhaustedError:
         self._count_refusal()

@@ -7,6 +7,7 @@ import msgspec
 
 from fanfold.contracts.codec import encode_json
 from fanfold.contracts.record import JsonObject
+from fanfold.contracts.workflow_runs import Repeat
 from fanfold.errors import InvalidSpecError, WorkflowInputError
 from fanfold.kernel.plain_text import is_plain
 from fanfold.kernel.schema import OutputSchema, compile_schema
@@ -32,6 +33,9 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     retries: int | None = None
     share: bool = False
     """Let equal calls of this run share one answer."""
+    repeat: Repeat = "rerun"
+    """What a resume does where an earlier attempt has begun the agent and has no answer of it; no part of what the call
+    means."""
 
     @property
     def title(self) -> str:
@@ -66,6 +70,7 @@ _CHECKS: dict[str, tuple[_Check, str]] = {
     "timeout_ms": (_is_count(1), "a whole number of milliseconds, 1 or more"),
     "retries": (_is_count(0), "a whole number, 0 or more"),
     "share": (lambda value: isinstance(value, bool), "True or False"),
+    "repeat": (lambda value: value in ("rerun", "skip", "ask"), '"rerun", "skip" or "ask"'),
 }
 
 

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, TypedDict, Unpack
 
 from fanfold.contracts.record import JsonObject, JsonValue
+from fanfold.contracts.workflow_runs import Repeat
 from fanfold.errors import FanfoldError, WorkflowAgentError, WorkflowInputError
 from fanfold.foreign import is_being_cancelled
 from fanfold.kernel.plain_text import plain
@@ -38,6 +39,7 @@ class AgentOptions(TypedDict, total=False):
     timeout_ms: int | None
     retries: int | None
     share: bool | None
+    repeat: Repeat | None
 
 
 class Budget:

@@ -13,12 +13,13 @@ import msgspec
 
 from fanfold.contracts.record import JsonValue, own_copy
 from fanfold.contracts.run_journal import Moved
-from fanfold.contracts.workflow_runs import WorkflowLimits
-from fanfold.errors import WorkflowInputError
+from fanfold.contracts.workflow_runs import REPEAT_UNDECIDED, RepeatDecision, WorkflowLimits
+from fanfold.errors import WorkflowAgentError, WorkflowInputError
 from fanfold.foreign import is_being_cancelled
 from fanfold.kernel.call_identity import CallMeaning, call_identity, drawn_float, drawn_uuid
 from fanfold.kernel.plain_text import is_plain, plain
 from fanfold.kernel.run_entries import Claim
+from fanfold.kernel.run_repeats import is_repeat
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.kernel.schema import OutputSchema
 from fanfold.workflow.calls import AgentCall, Schemas, parse_call
@@ -57,6 +58,14 @@ class Ask(Protocol):
         """The answer of a call that nothing recorded answers. Raises as `ScriptHost.agent`."""
         ...
 
+    def skipped(self, placed: PlacedCall, claim: Claim) -> Coroutine[Any, Any, JsonValue]:
+        """None, for a call that is not to be run again. Raises as `ScriptHost.agent`."""
+        ...
+
+    def undecided(self, placed: PlacedCall, claim: Claim) -> Coroutine[Any, Any, JsonValue]:
+        """Raises as `ScriptHost.agent`, always: a person is to decide whether the call is run again."""
+        ...
+
 
 PlayNested = Callable[[object, object, "RunHost", str, str | None], Awaitable[JsonValue]]
 """(name, args, host, where, phase): runs a workflow inside of this one, and gives what it returns."""
@@ -79,11 +88,13 @@ class RunHost:
         moved: Callable[[Moved], None],
         may_run: Callable[[str], bool] | None = None,
         is_strict: bool = False,
+        repeat: RepeatDecision | None = None,
     ) -> None:
         """Args:
         moved: hears that what was recorded for another place has answered a call.
         may_run: False for a place that keeps the answer that is recorded there, whatever is asked (`only_failed`).
         is_strict: refuse what a script that is the same as before, with the same args, would not ask.
+        repeat: what a person has decided of the calls that ask for it.
         """
         self._view = view
         self._read_blob = read_blob
@@ -96,6 +107,7 @@ class RunHost:
         self._moved = moved
         self._may_run = may_run
         self._is_strict = is_strict
+        self._repeat = repeat
         self._loop = asyncio.get_running_loop()
         self._schemas = Schemas()
         self._known_profiles: dict[tuple[str, str | None], AgentProfile] = {}
@@ -164,7 +176,15 @@ class RunHost:
     def _asked(self, placed: PlacedCall, claim: Claim) -> Coroutine[Any, Any, JsonValue]:
         if self._is_strict and claim.kind == "new":
             self._require_same_way(placed)
+        if placed.call.repeat != "rerun" and is_repeat(claim):
+            return self._as_marked(placed, claim)
         return self._ask(placed, claim)
+
+    def _as_marked(self, placed: PlacedCall, claim: Claim) -> Coroutine[Any, Any, JsonValue]:
+        how = "skip" if placed.call.repeat == "skip" else self._repeat
+        if how == "rerun":
+            return self._ask(placed, claim)
+        return self._ask.skipped(placed, claim) if how == "skip" else self._ask.undecided(placed, claim)
 
     def _require_same_way(self, placed: PlacedCall) -> None:
         """Raises WorkflowInputError: the script goes another way though no answer so far is another one."""
@@ -209,7 +229,10 @@ class RunHost:
         try:
             value = await self._answer(placed)
         except BaseException as error:
-            del self._shared[placed.identity]  # an error is shared with those who wait, and with no later call
+            # An error is shared with those who wait, and with no later call; but that a person is to decide with all,
+            # for the next equal call would be a new one, and do what was to wait.
+            if not _is_undecided(error):
+                del self._shared[placed.identity]
             if isinstance(error, asyncio.CancelledError):
                 answer.cancel()
             else:
@@ -287,6 +310,10 @@ class RunHost:
             raise WorkflowInputError(
                 "wrong_moment", f"{verb}() was called from another thread or loop than the one that runs the script"
             )
+
+
+def _is_undecided(error: BaseException) -> bool:
+    return isinstance(error, WorkflowAgentError) and error.agent_code == REPEAT_UNDECIDED
 
 
 def _bare(placed: PlacedCall, value: JsonValue) -> JsonValue:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fanfold.contracts.codec import encode_json
 from fanfold.contracts.record import JsonObject, own_copy
 from fanfold.contracts.run_journal import Header, RunRecord
-from fanfold.contracts.workflow_runs import WorkflowLimits, WorkflowPlan, WorkflowSnapshot
+from fanfold.contracts.workflow_runs import RepeatDecision, WorkflowLimits, WorkflowPlan, WorkflowSnapshot
 from fanfold.env import HostEnv
 from fanfold.errors import (
     AlreadyActiveError,
@@ -65,6 +65,7 @@ class LaunchRequest(msgspec.Struct, kw_only=True):
     fork: bool = False
     only_failed: bool = False
     strict: bool = False
+    repeat: RepeatDecision | None = None
     budget_tokens: int | None = None
     limits: WorkflowLimits | None = None
     events: EventSink | None = None
@@ -79,6 +80,8 @@ class LaunchRequest(msgspec.Struct, kw_only=True):
         TokenLedger(self.budget_tokens)
         if self.events is not None and not callable(self.events):
             raise UsageError(f"events must be a function that is called with each event, got {self.events!r}")
+        if self.repeat not in (None, "rerun", "skip"):
+            raise UsageError(f'repeat must be "rerun" or "skip", got {self.repeat!r}')
         if self.limits is None:
             return
         try:
@@ -190,15 +193,16 @@ class Launcher:
             script_changed=source.script.sha256 != source.before.script_sha256,
             is_fork=request.fork,
             only_failed=request.only_failed,
+            repeat=request.repeat,
         )
 
     async def _resolved(self, request: LaunchRequest) -> _Source:
         before: WorkflowSnapshot | None = None
         if request.resume_from_run_id is not None:
             before = await snapshot_of(self._files(), request.resume_from_run_id)
-        elif request.fork or request.only_failed:
+        elif request.fork or request.only_failed or request.repeat:
             raise WorkflowInputError(
-                "bad_run_id", "fork and only_failed need the run to go on from: resume_from_run_id"
+                "bad_run_id", "fork, only_failed and repeat need the run to go on from: resume_from_run_id"
             )
         script = await self._script(request, before)
         if before is not None and request.args is None:
@@ -378,6 +382,7 @@ class Launcher:
             moved=journal.note,
             may_run=only,
             is_strict=request.strict and not request.fork,  # other args may well ask something else
+            repeat=request.repeat,
         )
         launched = Beginning(held, self._notices, snapshot, None if is_new else before)
         try:

@@ -10,9 +10,9 @@ from fanfold.contracts.events import AgentEvent
 from fanfold.contracts.record import JsonObject, JsonValue
 from fanfold.contracts.workflow_runs import (
     REPEAT_UNDECIDED,
-    Decision,
     PlanAction,
     PlannedCall,
+    RepeatDecision,
     RunFault,
     WorkflowLimits,
     WorkflowPlan,
@@ -159,7 +159,7 @@ async def plan_resume(
     script_changed: bool,
     is_fork: bool = False,
     only_failed: bool = False,
-    repeat: Decision | None = None,
+    repeat: RepeatDecision | None = None,
 ) -> WorkflowPlan:
     """See `WorkflowRuntime.plan_async`. Raises what the script raises, when that is on its way to its first agent."""
     before, view = view, _forked(view) if is_fork else view

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypedDict, Unpack
 
 from fanfold.contracts.workflow_runs import (
+    RepeatDecision,
     RunSummary,
     RunVerb,
     WorkflowInfo,
@@ -38,6 +39,9 @@ class LaunchOptions(TypedDict, total=False):
     strict: bool
     """Refuse to go on when the script has changed or the journal is damaged, or where the script asks something else
     than before though all answers so far are the same."""
+    repeat: RepeatDecision | None
+    """Whether calls run again, or are skipped, that were begun before, have no answer, and ask for this decision by
+    their own `repeat="ask"`."""
     budget_tokens: int | None
     """Over all attempts. None: that of the run that is resumed, or no limit."""
     limits: WorkflowLimits | None
@@ -227,18 +231,25 @@ class WorkflowRuntime:
         script: str | None = None,
         fork: bool = False,
         only_failed: bool = False,
+        repeat: RepeatDecision | None = None,
     ) -> WorkflowPlan:
         """What a resume of `run_id` would answer from its journal and what it would run, and why. The script is run for
         it, and no agent.
 
         Args:
-            fork, only_failed: as of the resume, see `LaunchOptions`.
+            fork, only_failed, repeat: as of the resume, see `LaunchOptions`.
 
         Raises:
             WorkflowInputError: as a resume.
         """
         request = LaunchRequest(
-            name=name, args=args, script=script, resume_from_run_id=run_id, fork=fork, only_failed=only_failed
+            name=name,
+            args=args,
+            script=script,
+            resume_from_run_id=run_id,
+            fork=fork,
+            only_failed=only_failed,
+            repeat=repeat,
         )
         return await self._launcher.plan(request)
 
