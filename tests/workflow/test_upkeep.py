@@ -209,3 +209,14 @@ def test_a_fork_puts_the_blobs_that_it_takes_over_once_more(tmp_path: Path) -> N
         assert blob.stat().st_mtime_ns > before
 
     asyncio.run(main())
+
+
+def test_what_is_no_run_id_is_told_in_few_words_however_long_it_is(tmp_path: Path, files: WorkflowFiles) -> None:
+    async def main() -> None:
+        for refused in (Rig(tmp_path, files=files).workflows.delete_async, files.look):
+            with pytest.raises(WorkflowInputError) as caught:
+                await refused("x" * 1_000_000)
+            assert caught.value.code == "bad_run_id"
+            assert len(str(caught.value)) < 200
+
+    asyncio.run(main())

@@ -97,7 +97,7 @@ def lock_name(run_id: str) -> str:
 def require_run_id(run_id: str) -> None:
     """Raises WorkflowInputError `bad_run_id`; whatever passes is a file name, and no path."""
     if not is_run_id(run_id):
-        message = f"{run_id!r} is no run id: it must be wf_<name of the workflow>_<16 digits of 0-9a-f>"
+        message = f"{run_id!r:.100} is no run id: it must be wf_<name of the workflow>_<16 digits of 0-9a-f>"
         raise WorkflowInputError("bad_run_id", message)
 
 

@@ -143,5 +143,5 @@ async def read_view(files: WorkflowFiles, run_id: str, *, strict: bool = False) 
 def checked_id(run_id: object) -> str:
     """Raises WorkflowInputError, `bad_run_id`."""
     if not isinstance(run_id, str) or not is_run_id(run_id):
-        raise WorkflowInputError("bad_run_id", f"{run_id!r} is no run id: wf_<workflow>_<16 hex digits>")
+        raise WorkflowInputError("bad_run_id", f"{run_id!r:.100} is no run id: wf_<workflow>_<16 hex digits>")
     return run_id
