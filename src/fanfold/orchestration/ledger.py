@@ -5,6 +5,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
 
+import msgspec
+
 from fanfold.contracts.governance import BudgetDenial
 from fanfold.contracts.messages import Usage
 from fanfold.contracts.steps import BudgetSnapshot
@@ -23,16 +25,15 @@ spending: ContextVar["TokenLedger | None"] = ContextVar("fanfold_spending", defa
 for it."""
 
 
-class Reservation:
+class Reservation(msgspec.Struct, gc=False):
     """The place of one call in the budget, to be settled once it has ended, however it ended."""
 
-    def __init__(self, ledger: "TokenLedger", tokens: int) -> None:
-        self._ledger = ledger
-        self.tokens = tokens
+    ledger: "TokenLedger"
+    tokens: int
 
     def settle(self, usage: Usage | None) -> None:
         """Charge what was used; None: the call never came to use anything."""
-        self._ledger.settle(self, usage)
+        self.ledger.settle(self, usage)
 
 
 class TokenLedger:

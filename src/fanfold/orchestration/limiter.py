@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from contextvars import Context, ContextVar, Token
+from contextvars import Context, ContextVar
 from typing import Any, Self
 
 from fanfold.errors import LifecycleError
@@ -70,14 +70,15 @@ class Limiter:
 class Slot:
     # Entered and left by hand: `asynccontextmanager` on every step took a twentieth of what a step costs.
 
-    __slots__ = ("_before", "_borrowers", "_is_held", "_is_left", "_is_over", "_lender", "_lent", "_limiter")
+    __slots__ = ("_around", "_borrowers", "_is_held", "_is_left", "_is_over", "_lender", "_lent", "_limiter")
 
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
         self._is_held = False
         self._lent = 0
         self._lender: Slot | None = None
-        self._before: Token[Slot | None] | None = None
+        self._around: Slot | None = None
+        """That is held where this one is entered."""
         self._borrowers: set[Slot] | None = None
         """Of steps inside of this one."""
         self._is_left = False
@@ -86,7 +87,7 @@ class Slot:
         """So, or its step has ended: work of it that goes on all the same gets no place for it any more."""
 
     async def __aenter__(self) -> Self:
-        outer = _held.get()
+        outer = self._around = _held.get()
         if outer is not None and outer._limiter is self._limiter:
             self._borrow(outer)
         try:
@@ -99,7 +100,7 @@ class Slot:
         except BaseException as error:
             await self._give_to_lender(error)
             raise
-        self._before = _held.set(self)
+        _held.set(self)
         return self
 
     def _borrow(self, outer: "Slot") -> None:
@@ -120,8 +121,7 @@ class Slot:
             self._is_held = True
 
     async def __aexit__(self, *error: Any) -> None:
-        if self._before is not None:
-            _held.reset(self._before)
+        _held.set(self._around)  # not by a token, which would be one more object for each step under way
         self._is_over = True
         self.end()
         if self._lender is not None:

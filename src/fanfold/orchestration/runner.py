@@ -29,7 +29,7 @@ from fanfold.orchestration.leaving import run_apart
 from fanfold.orchestration.ledger import TokenLedger, spending
 from fanfold.orchestration.parsing import Parser, with_parsed
 from fanfold.orchestration.spent import Spent, spent_by
-from fanfold.orchestration.step_attempt import AttemptEvents, StepAttempt
+from fanfold.orchestration.step_attempt import AttemptEvents, StepAttempt, step_attempt
 from fanfold.protocols import AgentExecutor, EventSink, ResumableExecutor, StepFacts
 
 TIMEOUT = "TIMEOUT"
@@ -200,9 +200,11 @@ class StepRunner:
             StorageError: what the step told `kept` could not be kept.
         """
         earlier: StepOutcome | None = None
-        attempted = self._attempt if self._ledger is None else partial(self._charged, self._ledger)
         for attempt in range(1, (spec.retries or 0) + 2):
-            outcome, is_final = await attempted(spec, kept)
+            if self._ledger is None:
+                outcome, is_final = await self._attempt(spec, kept)
+            else:
+                outcome, is_final = await self._charged(self._ledger, spec, kept)
             if kept is not None and kept.has_news:
                 await kept.land()
             if earlier is not None:
@@ -249,29 +251,32 @@ class StepRunner:
         events = self.tell if seconds is None else AttemptEvents(self._restarting(scope, seconds))
         attempt = None
         if seconds is not None or self._leaves_behind:
-            attempt = StepAttempt(spec.task_id, kept, events, self._ledger)
+            attempt = step_attempt(spec, self._called, kept, events, self._ledger)
         self._control.begin(spec.task_id, scope)
-        outer = running_scope.set(scope)
+        outer = running_scope.get()
+        running_scope.set(scope)
         try:
             async with timer:
                 if attempt is None:
-                    answer = await call_foreign(self._execute(spec, events, kept), partial(_raised, spec))
+                    answer = await self._called(spec, events, kept)
                 else:
-                    answer = await run_apart(partial(self._called, spec, attempt), attempt.leave)
+                    answer = await run_apart(attempt)
         except TimeoutError as stop:
             return _cut(spec, scope, spent_by(stop.__cause__), attempt), scope.is_cancelled
         finally:
-            running_scope.reset(outer)
+            running_scope.set(outer)
             self._control.end(scope)
         return (answer if self._resumable is not None else _sound(spec, answer)), False
+
+    def _called(
+        self, spec: AgentStepSpec, events: EventSink | None, kept: StepFacts | None
+    ) -> Coroutine[Any, Any, StepOutcome]:
+        return call_foreign(self._execute(spec, events, kept), partial(_raised, spec))
 
     async def _execute(self, spec: AgentStepSpec, events: EventSink | None, kept: StepFacts | None) -> StepOutcome:
         if self._resumable is None or kept is None:
             return await self._executor.execute_step(spec, events)
         return await self._resumable.within(kept).execute_step(spec, events)
-
-    def _called(self, spec: AgentStepSpec, attempt: StepAttempt) -> Coroutine[Any, Any, StepOutcome]:
-        return call_foreign(self._execute(spec, attempt.events, attempt.turns), partial(_raised, spec))
 
     def _restarting(self, scope: StepScope, seconds: float) -> EventSink:
         """A listener by which a step's time begins when it says that it starts, and not while it waits for a slot."""
@@ -375,8 +380,8 @@ def _cut(spec: AgentStepSpec, scope: StepScope, spent: Spent | None, attempt: St
         outcome = failed(spec, f"Task failed: it did not end within {spec.timeout_ms} ms", code=TIMEOUT)
     if attempt is None or not attempt.is_left:
         return _spent(spec, outcome, spent)
-    if attempt.turns is not None and attempt.turns.usage.total_tokens:
-        spent = Spent(attempt.turns.usage)
+    if attempt.usage.total_tokens:
+        spent = Spent(attempt.usage)
     outcome = _spent(spec, replace(outcome, output=f"{outcome.output}; {LEFT_BEHIND}"), spent)
     attempt.counted = outcome.usage or NO_USAGE
     return outcome

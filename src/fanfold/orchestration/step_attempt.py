@@ -1,12 +1,13 @@
 """StepAttempt: one attempt at a step that may be left behind, of which nothing is heard any more from then on."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from fanfold.contracts.events import AgentEvent, event
 from fanfold.contracts.facts import Fact
 from fanfold.contracts.messages import NO_USAGE, Usage
-from fanfold.contracts.steps import CANCELLED, StepOutcome
+from fanfold.contracts.steps import CANCELLED, AgentStepSpec, StepOutcome
 from fanfold.errors import LifecycleError
 from fanfold.foreign import logger
 from fanfold.kernel.journal import usage_of
@@ -14,29 +15,32 @@ from fanfold.orchestration.ledger import TokenLedger
 from fanfold.orchestration.spent import spent_by
 from fanfold.protocols import EventSink, StepFacts
 
+Call = Callable[[AgentStepSpec, EventSink | None, StepFacts | None], Coroutine[Any, Any, StepOutcome]]
+
 
 class StepAttempt:
     """While it lasts, its events and turns go to those who hear and keep them."""
 
-    __slots__ = ("_ledger", "_task_id", "counted", "events", "is_left", "turns")
+    __slots__ = ("_call", "_ledger", "_spec", "counted", "events", "is_left", "usage")
 
-    def __init__(
-        self, task_id: str, kept: StepFacts | None, events: EventSink | None, ledger: TokenLedger | None
-    ) -> None:
+    def __init__(self, spec: AgentStepSpec, call: Call, events: EventSink | None, ledger: TokenLedger | None) -> None:
         """`events` are told the end of what is left, if they are an `AttemptEvents`; any others have to know."""
-        self.turns = None if kept is None else _Turns(kept)
         self.events = events
         self.is_left = False
+        self.usage = NO_USAGE
+        """Of the turns that it told, and of those that it went on from."""
         self.counted = NO_USAGE
         """As its usage, when it was left."""
-        self._task_id = task_id
+        self._spec = spec
+        self._call = call
         self._ledger = ledger
 
+    def work(self) -> Coroutine[Any, Any, StepOutcome]:
+        return self._call(self._spec, self.events, None)
+
     def leave(self, task: "asyncio.Task[StepOutcome]") -> None:
-        logger.warning("step '%s' does not end though it was cancelled, and is left behind", self._task_id)
+        logger.warning("step '%s' does not end though it was cancelled, and is left behind", self._spec.task_id)
         self.is_left = True
-        if self.turns is not None:
-            self.turns.is_left = True
         if isinstance(self.events, AttemptEvents):
             self.events.leave()
         task.add_done_callback(self._ended_late)
@@ -45,13 +49,58 @@ class StepAttempt:
         """Its outcome is recorded already. What it has spent since is told, and refuses others what it has taken."""
         usage = _usage_of(task)
         if usage.total_tokens <= self.counted.total_tokens:
-            logger.warning("step '%s', which was left behind, has ended", self._task_id)
+            logger.warning("step '%s', which was left behind, has ended", self._spec.task_id)
             return
         more = usage - self.counted
         told = "step '%s', which was left behind, has ended; it used %d tokens more than its outcome tells"
-        logger.warning(told, self._task_id, more.total_tokens)
+        logger.warning(told, self._spec.task_id, more.total_tokens)
         if self._ledger is not None:
             self._ledger.carry_over(more)
+
+
+class KeptAttempt(StepAttempt):
+    """Whose turns are kept, until it is left."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(
+        self, spec: AgentStepSpec, call: Call, kept: StepFacts, events: EventSink | None, ledger: TokenLedger | None
+    ) -> None:
+        super().__init__(spec, call, events, ledger)
+        self._kept = kept
+
+    def work(self) -> Coroutine[Any, Any, StepOutcome]:
+        return self._call(self._spec, self.events, self)
+
+    @property
+    def key(self) -> str:
+        return self._kept.key
+
+    @property
+    def recorded(self) -> Sequence[Fact]:
+        return self._kept.recorded
+
+    @property
+    def has_failed(self) -> bool:
+        return self._kept.has_failed
+
+    def go_on(self) -> Usage:
+        self.usage = self._kept.go_on()
+        return self.usage
+
+    async def record(self, facts: Sequence[Fact]) -> None:
+        if self.is_left:
+            raise LifecycleError("this step was left behind; nothing more of it is recorded")
+        self.usage += usage_of(facts)
+        await self._kept.record(facts)
+
+
+def step_attempt(
+    spec: AgentStepSpec, call: Call, kept: StepFacts | None, events: EventSink | None, ledger: TokenLedger | None
+) -> StepAttempt:
+    if kept is None:
+        return StepAttempt(spec, call, events, ledger)
+    return KeptAttempt(spec, call, kept, events, ledger)
 
 
 def _usage_of(task: "asyncio.Task[StepOutcome]") -> Usage:
@@ -63,38 +112,6 @@ def _usage_of(task: "asyncio.Task[StepOutcome]") -> Usage:
     except BaseException:  # noqa: BLE001  whatever ended it, nobody waits for it
         usage = None
     return usage or NO_USAGE
-
-
-class _Turns:
-    __slots__ = ("_facts", "is_left", "usage")
-
-    def __init__(self, facts: StepFacts) -> None:
-        self._facts = facts
-        self.usage = NO_USAGE
-        """Of those that it told, and of those that it went on from."""
-        self.is_left = False
-
-    @property
-    def key(self) -> str:
-        return self._facts.key
-
-    @property
-    def recorded(self) -> Sequence[Fact]:
-        return self._facts.recorded
-
-    @property
-    def has_failed(self) -> bool:
-        return self._facts.has_failed
-
-    def go_on(self) -> Usage:
-        self.usage = self._facts.go_on()
-        return self.usage
-
-    async def record(self, facts: Sequence[Fact]) -> None:
-        if self.is_left:
-            raise LifecycleError("this step was left behind; nothing more of it is recorded")
-        self.usage += usage_of(facts)
-        await self._facts.record(facts)
 
 
 class AttemptEvents:
