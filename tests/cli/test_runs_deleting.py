@@ -203,6 +203,18 @@ def test_a_size_is_told_in_its_unit(count: int, text: str) -> None:
     assert size_text(count) == text
 
 
+def test_what_earlier_deletions_could_not_sweep_goes_with_the_next_prune(fanfold: Fanfold, tmp_path: Path) -> None:
+    make_runs(tmp_path, OLD)
+    blob = tmp_path / ".a3s" / "workflow-runs" / "blobs" / ("a" * 64)
+    blob.parent.mkdir()
+    blob.write_bytes(b"x" * 50)
+    assert fanfold("runs", "prune", "--keep", "1", "--dry-run").code == 0
+    assert blob.exists()
+    assert fanfold("runs", "prune", "--keep", "1").err == "freed 50 bytes\n"
+    assert not blob.exists()
+    assert left(fanfold) == [0]
+
+
 # ---- files that are no files -----------------------------------------------------------------------------------------
 
 
@@ -234,7 +246,7 @@ def test_a_link_in_place_of_a_folder_is_followed_by_no_deletion(fanfold: Fanfold
     refused = fanfold("runs", "delete", IDS[0], "--yes")
     assert refused.code == 1
     assert "blobs is a symbolic link" in refused.err
-    assert "hint: the runs are deleted; " in refused.err
+    assert "hint: the runs that could be are deleted; " in refused.err
     assert fanfold("runs", "prune", "--keep", "0", "--yes").code == 1
     assert left(fanfold) == []
     assert (tmp_path / "elsewhere" / ("a" * 64)).exists()

@@ -51,8 +51,8 @@ async def delete_runs(console: Console, files: WorkflowFiles, run_ids: Sequence[
                 deleted.runs.append(run_id)
                 console.say(f"deleted {run_id}")
     finally:
-        if deleted.runs:
-            deleted.freed_bytes += await _swept(files)
+        # Though nothing was deleted: of runs that were before, while somebody held one, there may be something left.
+        deleted.freed_bytes += await _swept(files)
     return deleted
 
 
@@ -60,7 +60,9 @@ async def _swept(files: WorkflowFiles) -> int:
     try:
         return await files.sweep_blobs()
     except WorkflowInputError as error:
-        raise error.with_hint("the runs are deleted; what no other run needs of their large values is not") from None
+        raise error.with_hint(
+            "the runs that could be are deleted; what no other run needs of their large values is not"
+        ) from None
 
 
 def left_json(left: dict[str, WorkflowInputError]) -> list[JsonObject]:

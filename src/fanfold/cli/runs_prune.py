@@ -91,7 +91,9 @@ def _show(console: Console, runs: list[RunSummary]) -> None:
 
 
 def _sum(deleted: Deleted) -> str:
-    return f"freed {size_text(deleted.freed_bytes)}" if deleted.runs else "no run is to be deleted"
+    return (
+        f"freed {size_text(deleted.freed_bytes)}" if deleted.runs or deleted.freed_bytes else "no run is to be deleted"
+    )
 
 
 def _tell_left(console: Console, left: dict[str, WorkflowInputError]) -> None:
