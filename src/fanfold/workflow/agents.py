@@ -7,7 +7,6 @@ way always ends and is recorded; what is refused is the launch of the next one.
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,7 +17,7 @@ from fanfold.contracts.governance import BudgetDenial
 from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.record import JsonValue
 from fanfold.contracts.run_journal import CallFault, Result, ResultStatus
-from fanfold.contracts.steps import StepOutcome, failure_reason
+from fanfold.contracts.steps import AgentStepSpec, StepOutcome, failure_reason
 from fanfold.contracts.workflow_runs import REPEAT_UNDECIDED, AgentStatus, RunFault, RunStatus, WorkflowLimits
 from fanfold.env import Clock
 from fanfold.errors import (
@@ -80,6 +79,27 @@ class Halt(msgspec.Struct, frozen=True):
     reset_ms: int | None = None
     error: RunFault | None = None
     """Of one that failed."""
+
+
+class _Agent(msgspec.Struct, frozen=True, gc=False):
+    """One that was launched."""
+
+    placed: PlacedCall
+    spec: AgentStepSpec
+    turns: KeptTurns
+    seq: int
+    begun_ms: int
+
+
+class _GiveWay(msgspec.Struct, frozen=True):
+    """What an agent does that is going to wait for a person."""
+
+    slot: Slot
+    others: Callable[[], None]
+
+    def __call__(self) -> None:
+        self.slot.end()
+        self.others()
 
 
 class LiveAgents:
@@ -243,7 +263,8 @@ class LiveAgents:
         if self._slots.is_full:
             self._queue(placed)
         async with self._slots.slot() as slot:
-            token = stand_in.set(partial(_give_way, slot, stand_in.get()))
+            others = stand_in.get()
+            stand_in.set(_GiveWay(slot, others))
             try:
                 room = await self._ledger.reserve(len(placed.call.prompt) // 4, slot.given_back)
                 if isinstance(room, BudgetDenial):
@@ -254,13 +275,19 @@ class LiveAgents:
                     if self.halt is not None:
                         self._progress.launched -= 1  # meanwhile, and it has not begun
                         raise await _a_turn_later(RunHaltedError(self.halt.reason))
-                    record, outcome = await self._run(placed, claim)
+                    agent = self._begun(placed, claim)
+                    try:
+                        outcome = await self._runner.attempts(agent.spec, agent.turns)
+                    finally:
+                        del self._running[agent.spec.task_id]
+                        self._waits.end(placed)
+                    self._judge(outcome)
                     spent = outcome.usage
                 finally:
                     room.settle(spent)
             finally:
-                stand_in.reset(token)
-        return record, outcome
+                stand_in.set(others)
+        return self._ended(agent, outcome)
 
     def _queue(self, placed: PlacedCall) -> None:
         self._queued[placed.where] = placed
@@ -311,27 +338,25 @@ class LiveAgents:
 
     # ---- the agent ----
 
-    async def _run(self, placed: PlacedCall, claim: Claim) -> tuple[Result, StepOutcome]:
+    def _begun(self, placed: PlacedCall, claim: Claim) -> _Agent:
         seq = self._journal.view.last_seq + 1
         self._journal.note(started(placed, claim, seq, self._attempt))
         spec = step_of(placed, claim)
-        turns = KeptTurns(self._journal, seq, claim)
         self._running[spec.task_id] = placed
         self._queued.pop(placed.where, None)
         self._tell(placed, "started")
-        begun_ms = self._clock.monotonic_ms()
-        try:
-            outcome = await self._runner.attempts(spec, turns)
-        finally:
-            del self._running[spec.task_id]
-            self._waits.end(placed)
-        self._judge(outcome)
+        return _Agent(placed, spec, KeptTurns(self._journal, seq, claim), seq, self._clock.monotonic_ms())
+
+    def _ended(self, agent: _Agent, outcome: StepOutcome) -> tuple[Result, StepOutcome]:
         if outcome.duration_ms is None:
-            outcome = replace(outcome, duration_ms=self._clock.monotonic_ms() - begun_ms)
+            outcome = replace(outcome, duration_ms=self._clock.monotonic_ms() - agent.begun_ms)
         status: ResultStatus = "ok" if outcome.success else "error"
         if outcome.error_code == RunCancelledError.code:
-            status = "skipped" if spec.task_id in self._skipped else "cancelled"
-        return ended(placed, outcome, seq=seq, attempt=self._attempt, status=status, tools=turns.tools), outcome
+            status = "skipped" if agent.spec.task_id in self._skipped else "cancelled"
+        record = ended(
+            agent.placed, outcome, seq=agent.seq, attempt=self._attempt, status=status, tools=agent.turns.tools
+        )
+        return record, outcome
 
     # ---- its end ----
 
@@ -411,8 +436,3 @@ def _answer_of(placed: PlacedCall, record: Result, outcome: StepOutcome) -> Json
         return outcome.output
     answer: JsonValue = msgspec.json.decode(record.value)
     return answer
-
-
-def _give_way(slot: Slot, others: Callable[[], None]) -> None:
-    slot.end()
-    others()

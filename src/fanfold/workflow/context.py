@@ -103,10 +103,9 @@ class WorkflowContext:
         lane = self._lane
         place = lane.next_split()
 
-        async def branch(index: int) -> Any:
+        def branch(index: int) -> Any:
             _enter(lane.branch(f"{place}.{index}"))
-            value = work[index]()
-            return await value if inspect.isawaitable(value) else value
+            return work[index]()
 
         return await self._slots(place, len(work), branch, on_error)
 
@@ -182,9 +181,8 @@ class WorkflowContext:
             await asyncio.sleep(REFUSAL_SECONDS)
             raise
 
-    async def _slots(
-        self, place: str, count: int, work: Callable[[int], Awaitable[Any]], on_error: OnError
-    ) -> list[Any]:
+    async def _slots(self, place: str, count: int, work: Callable[[int], Any], on_error: OnError) -> list[Any]:
+        """`work` gives the value of a slot, or what is to be awaited for it."""
         if on_error not in ("none", "raise"):
             raise WorkflowInputError("bad_call", f'on_error must be "none" or "raise", got {on_error!r}')
         results: list[Any] = [None] * count
@@ -196,7 +194,8 @@ class WorkflowContext:
                 return
             stage: int | None = None
             try:
-                results[index] = await work(index)
+                value = work(index)
+                results[index] = await value if inspect.isawaitable(value) else value
                 return
             except asyncio.CancelledError as stop:
                 if is_being_cancelled():

@@ -35,8 +35,9 @@ async def ready(script: Script) -> ReadyScript:
 async def play_script(what: ReadyScript, args: JsonObject, host: RunHost, root: Lane) -> JsonValue:
     """What the script returns. Raises what it raises, or `SandboxError`."""
     script = what.script
-    # As many as agents run at once: further ones would only wait for their places, which is a tenth of what a call costs.
-    width = host.limits.concurrency
+    width = (
+        host.limits.concurrency
+    )  # the agents of further branches would only wait for their places, which costs a lot
     if what.function is None:
         return await run_inline(
             script.text or "",
