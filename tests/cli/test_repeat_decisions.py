@@ -53,13 +53,18 @@ def test_a_resume_that_decides_nothing_names_both_commands_and_runs_nothing(
     assert f"run again with: {rerun}\n" in done.err
     assert f"or leave out with: {skip}\n" in done.err
     assert "1 agent waits for a decision: --repeat rerun runs again what was begun before" in done.err
+    assert [line.split()[1] for line in done.err.splitlines() if line.startswith("[")] == ["park"]
+    assert "REPEAT_UNDECIDED" not in done.err  # the end is about nothing else
     assert "approve" not in done.err
     assert "inbox" not in done.err
     for command in (("runs", "show", failed), ("logs", failed)):
         shown = fanfold(*command)
         assert f"run again with: {rerun}\nor leave out with: {skip}\n" in shown.err
         assert "inbox" not in shown.err
-    assert json.loads(fanfold("runs", "show", failed, "--json").out)["next_commands"] == [rerun, skip]
+        assert "resume with" not in shown.err
+    document = json.loads(fanfold("runs", "show", failed, "--json").out)
+    assert document["next_commands"] == [rerun, skip]
+    assert "next_command" not in document
     assert fanfold("inbox").err == "nothing waits here\n"
     told = json.loads(fanfold("workflow", "resume", failed, "--json").err)
     assert (told["code"], told["waiting"], told["next_commands"]) == ("PARKED", [], [rerun, skip])

@@ -74,6 +74,21 @@ def test_it_stays_parked_until_it_is_answered_and_then_goes_on(tmp_path: Path, r
 
 
 @pytest.mark.parametrize("repeat", ["skip", "ask"])
+def test_it_goes_on_from_its_answer_though_its_process_died_while_it_waited(tmp_path: Path, repeat: str) -> None:
+    async def main() -> None:
+        model, tool = Changing(), changer()
+        first = await parked(tmp_path, model, tool, repeat)
+        journal = tmp_path / ".a3s/workflow-runs" / f"{first.run_id}.journal.jsonl"
+        lines = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(b"".join(line for line in lines if not line.startswith(b'{"t":"result"')))
+        await approved(tmp_path)
+        done = await resumed(tmp_path, model, tool, first.run_id)
+        assert (done.status, done.counts.done, len(tool.calls)) == ("completed", 1, 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("repeat", ["skip", "ask"])
 def test_one_that_waits_for_a_decision_is_no_call_that_anybody_could_approve(tmp_path: Path, repeat: str) -> None:
     async def main() -> None:
         model, tool = Changing(), changer()

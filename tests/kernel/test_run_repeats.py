@@ -161,14 +161,15 @@ def test_a_call_that_comes_before_the_one_that_waits_may_be_under_way() -> None:
     assert is_repeat(call.claim())
 
 
-@pytest.mark.parametrize("code", ["PARKED", None])
-def test_an_agent_that_was_answered_while_nobody_ran_it_goes_on_once(code: str | None) -> None:
+@pytest.mark.parametrize(("code", "is_answer"), [("PARKED", True), ("PARKED", False), (None, True)])
+def test_an_agent_that_was_answered_while_nobody_ran_it_goes_on_once(code: str | None, is_answer: bool) -> None:
+    """What comes behind an end is an answer also in a journal that does not say so."""
     call = Call()
     call.begin()
     call.turns(*asking("one", wants=("one",)))
     if code is not None:
         call.end(code, SOME)
-    call.turns(YES, first=3, is_answer=True)
+    call.turns(YES, first=3, is_answer=is_answer)
     claim = call.claim()
     assert not is_repeat(claim)
     reason, _ = miss_reason(call.story.view, claim, identity("a"), "#0", b"")

@@ -9,9 +9,10 @@ import pytest
 
 from fanfold.contracts.messages import NO_USAGE
 from fanfold.contracts.steps import AgentStepSpec
-from fanfold.contracts.workflow_runs import REPEAT_UNDECIDED, WorkflowResult
+from fanfold.contracts.workflow_runs import REPEAT_UNDECIDED, WorkflowLimits, WorkflowResult
 from fanfold.errors import UsageError
 from fanfold.testing import ReplayMissError, replay_run
+from fanfold.testing.memory_runs import MemoryRuns
 from tests.workflow.rig import Rig, Team, failure
 from tests.workflow.test_launch import refused
 
@@ -97,6 +98,7 @@ def test_a_skipped_call_gives_none_in_this_and_every_later_resume_and_nothing_ru
         assert told == {"/0.0#0": "skipped", "/0.1#0": "cached"}
         _, later = await resumed(tmp_path, run_id, mode, repeat="rerun")
         assert (later.value, later.counts.cached, later.counts.skipped) == ([None, "seen"], 2, 0)
+        assert later.total_usage.is_estimated is is_cut, "what the skip took is known"
 
     asyncio.run(main())
 
@@ -373,6 +375,62 @@ def test_a_run_that_is_stopped_skips_nothing_any_more(tmp_path: Path) -> None:
         assert (result.status, result.counts.skipped) == ("paused", 0)
         _, again = await resumed(tmp_path, run_id)
         assert again.counts.skipped == 1
+
+    asyncio.run(main())
+
+
+def test_a_skip_takes_no_place_of_an_agent_and_no_token(tmp_path: Path) -> None:
+    async def later(ctx: Any, args: Any) -> Any:
+        async def pay() -> Any:
+            skipped = await ctx.agent("pay", repeat="skip")
+            release.set()
+            return skipped
+
+        return await asyncio.gather(ctx.agent("slow"), pay())
+
+    async def slow(spec: AgentStepSpec) -> Any:
+        await release.wait()
+        return "at last"
+
+    release = asyncio.Event()
+
+    async def main() -> None:
+        run_id = await begun(tmp_path, "skip")
+        rig = Rig(tmp_path, Team(slow), limits=WorkflowLimits(concurrency=1, max_agents=1))
+        rig.register(later)
+        result = await rig.run(resume_from_run_id=run_id)
+        assert (result.status, result.value) == ("completed", ["at last", None])
+        run_id = await begun(tmp_path, "skip")
+        _, result = await resumed(tmp_path, run_id, budget_tokens=1)
+        assert (result.status, result.value) == ("completed", [None, "seen"])
+
+    asyncio.run(main())
+
+
+def test_a_skip_that_cannot_be_recorded_fails_the_run_and_is_none_yet(tmp_path: Path) -> None:
+    files = MemoryRuns()
+
+    async def full(ctx: Any, args: Any) -> Any:
+        files.fail_next("append")
+        try:
+            return await ctx.agent("pay", repeat="skip")
+        except RuntimeError:
+            return await ctx.agent("what is done instead")
+
+    async def main() -> None:
+        rig = Rig(tmp_path, Team(breaking), files=files)
+        run_id = (await rig.run(paying, {"repeat": "skip"})).run_id
+        rig = Rig(tmp_path, files=files)
+        rig.register(full)
+        result = await rig.run(resume_from_run_id=run_id)
+        assert (result.status, result.value, result.counts.skipped) == ("failed", None, 0)
+        assert result.error is not None
+        assert result.error.code == "IO_ERROR"
+        assert rig.team.asked == []
+        rig = Rig(tmp_path, files=files)
+        rig.register(paying)
+        result = await rig.run(resume_from_run_id=run_id)
+        assert (rig.team.asked, result.counts.skipped) == ([], 1)
 
     asyncio.run(main())
 

@@ -172,7 +172,7 @@ class RunJournalView:
             entry.result = record
         else:
             entry.result = msgspec.structs.replace(record, path=entry.path)
-        entry.has_ended, entry.has_been_answered, entry.is_answered_last = True, False, False
+        entry.has_ended, entry.has_been_answered = True, False
         if is_live or entry.is_answer:
             entry.turns = ()
         return None
@@ -215,7 +215,7 @@ class RunJournalView:
             older.is_superseded = True
             entry.turns, entry.last_fact, entry.has_ended = older.turns, older.last_fact, older.has_ended
             entry.has_been_answered = older.has_been_answered
-            entry.has_begun_before = older.has_begun_before or not has_done_nothing(older)
+            entry.has_begun_before = not has_done_nothing(older)
             if not older.is_claimed:  # else whoever claimed it is about to go on from them
                 older.turns = ()
         self._stands(entry)
