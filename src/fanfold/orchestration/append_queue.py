@@ -59,6 +59,7 @@ class AppendQueue:
     def __init__(self, append: Append, before_batch: Callable[[], None] | None = None) -> None:
         """`before_batch` is called before the records of each append are made."""
         self._append = append
+        self._loop = asyncio.get_running_loop()
         self._before_batch = before_batch
         self._ahead: list[bytes] = []
         self._entries: list[_Entry] = []
@@ -95,7 +96,7 @@ class AppendQueue:
     async def append(self, line: Line) -> None:
         """`submit`, and wait until it is durable, also when the caller is cancelled: it is written all the same, and
         whoever goes on from there must find it."""
-        landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        landed: asyncio.Future[None] = self._loop.create_future()
         entry = _Entry(line, landed)
         self._submit(entry)
         try:
@@ -115,7 +116,7 @@ class AppendQueue:
     async def idle(self) -> None:
         """Return when no append is under way or due."""
         while self._flusher is not None:
-            watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            watcher: asyncio.Future[None] = self._loop.create_future()
             self._watchers.append(watcher)
             await watcher
 

@@ -96,8 +96,8 @@ class FanOutControl:
     def is_running(self, task_id: str) -> bool:
         return task_id in list(self._running.values())
 
-    def attach(self) -> None:
-        """Bind it to the running loop.
+    def attach(self) -> asyncio.AbstractEventLoop:
+        """Bind it to the running loop, and return that.
 
         Raises:
             UsageError: it is bound to another one.
@@ -106,6 +106,7 @@ class FanOutControl:
         if self._loop not in (None, loop):
             raise UsageError("a FanOutControl belongs to one event loop; make another one for this call")
         self._loop = loop
+        return loop
 
     def is_unwanted(self, task_id: str) -> bool:
         return self.is_cancelled or task_id in self._unwanted

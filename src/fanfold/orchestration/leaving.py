@@ -28,10 +28,10 @@ class Leavable(Protocol[T]):
         ...
 
 
-async def run_apart(what: Leavable[T]) -> T:
+async def run_apart(what: Leavable[T], loop: asyncio.AbstractEventLoop) -> T:
     """What its work gives or raises, as if it were awaited here: but once the caller is cancelled, it is waited for no
-    longer than the grace. Then it is left, and the cancellation goes on."""
-    loop = asyncio.get_running_loop()
+    longer than the grace. Then it is left, and the cancellation goes on. (`loop` is the running one: to ask for it is a
+    system call.)"""
     context = contextvars.copy_context()
     ended: asyncio.Future[None] = loop.create_future()
     task = loop.create_task(_worked(what, ended), context=context)

@@ -128,7 +128,7 @@ class StepRunner:
         self._leaves_behind = leaves_behind
         self.tally = Tally()
         self._resumable = executor if isinstance(executor, ResumableExecutor) else None
-        self._control.attach()
+        self._loop = self._control.attach()
 
     async def run(
         self,
@@ -246,7 +246,7 @@ class StepRunner:
             return _unwanted(spec), True
         seconds = None if spec.timeout_ms is None else spec.timeout_ms / 1000
         # The session's own executor tells when a step starts; any other one is taken to start it at once.
-        timer = asyncio.timeout(None if self._resumable is not None else seconds)
+        timer = asyncio.Timeout(None if seconds is None or self._resumable is not None else self._loop.time() + seconds)
         scope = StepScope(spec.task_id, timer, self._control)
         events = self.tell if seconds is None else AttemptEvents(self._restarting(scope, seconds))
         attempt = None
@@ -260,7 +260,7 @@ class StepRunner:
                 if attempt is None:
                     answer = await self._called(spec, events, kept)
                 else:
-                    answer = await run_apart(attempt)
+                    answer = await run_apart(attempt, self._loop)
         except TimeoutError as stop:
             return _cut(spec, scope, spent_by(stop.__cause__), attempt), scope.is_cancelled
         finally:

@@ -6,6 +6,7 @@ of `Ask`: by an agent (`agents`), by a plan that only notes the call (`plan`), o
 
 import asyncio
 import copy
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
@@ -109,6 +110,7 @@ class RunHost:
         self._is_strict = is_strict
         self._repeat = repeat
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._schemas = Schemas()
         self._known_profiles: dict[tuple[str, str | None], AgentProfile] = {}
         self._shared: dict[str, asyncio.Future[JsonValue]] = {}
@@ -302,13 +304,10 @@ class RunHost:
     def _require_script(self, verb: str) -> None:
         if self._progress.is_over:
             raise WorkflowInputError("wrong_moment", f"{verb}() was called after its run had ended")
-        try:
-            is_here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            is_here = False
-        if not is_here:
+        # A thread runs one loop at a time, and to ask which one is a system call.
+        if threading.get_ident() != self._thread:
             raise WorkflowInputError(
-                "wrong_moment", f"{verb}() was called from another thread or loop than the one that runs the script"
+                "wrong_moment", f"{verb}() was called from another thread than the one that runs the script"
             )
 
 

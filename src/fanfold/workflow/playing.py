@@ -35,9 +35,7 @@ async def ready(script: Script) -> ReadyScript:
 async def play_script(what: ReadyScript, args: JsonObject, host: RunHost, root: Lane) -> JsonValue:
     """What the script returns. Raises what it raises, or `SandboxError`."""
     script = what.script
-    width = (
-        host.limits.concurrency
-    )  # the agents of further branches would only wait for their places, which costs a lot
+    at_once = host.limits.concurrency
     if what.function is None:
         return await run_inline(
             script.text or "",
@@ -48,9 +46,10 @@ async def play_script(what: ReadyScript, args: JsonObject, host: RunHost, root: 
             first_ms=host.now_ms(),
             name=script.meta.name,
             root=root,
-            width=width,
+            width=4 * at_once,  # so that it is asked while it is told: each way to it and back takes its time
         )
-    ctx = WorkflowContext(host, args, root, file_name=script.file_name, width=width)
+    # Not more branches than that: their agents would only wait for their places.
+    ctx = WorkflowContext(host, args, root, file_name=script.file_name, width=at_once)
     value: JsonValue = await play(what.function, ctx, root)
     return value
 
