@@ -249,7 +249,7 @@ def test_an_id_that_may_mean_several_is_refused_with_them(fanfold: Fanfold, serv
     assert refused.code == 2
     assert "'wf_team' may mean 2 runs" in refused.err
     assert run in refused.err
-    assert fanfold("workflow", "resume", "").code == 2
+    assert fanfold("workflow", "resume", "").code == 4  # no name is the name of no run
 
 
 def test_a_run_without_a_journal_is_told_and_stays_as_it_is(fanfold: Fanfold, serve: Serve, tmp_path: Path) -> None:
