@@ -238,12 +238,25 @@ def test_inline_scripts_are_off_unless_the_host_turns_them_on(tmp_path: Path) ->
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("run_id", ["", "x", "wf_demo_0", "wf_demo_" + "0" * 15 + "G", "wf_x_../../y", 7])
+@pytest.mark.parametrize("run_id", ["", "x", "wf_demo_0", "wf_demo_" + "0" * 15 + "G", "wf_x_../../y", 7, ["a"]])
 def test_what_is_no_run_id_is_refused(tmp_path: Path, run_id: Any) -> None:
     async def main() -> None:
         rig = Rig(tmp_path)
         rig.register(_nothing)
         await refused(rig, "bad_run_id", None, resume_from_run_id=run_id)
+        runs = rig.workflows
+        verbs = (
+            runs.wait_async,
+            runs.status_async,
+            runs.plan_async,
+            runs.stop_async,
+            runs.pause_async,
+            runs.delete_async,
+        )
+        for verb in (*verbs, lambda run_id: runs.skip_async(run_id, "#0")):
+            with pytest.raises(WorkflowInputError) as raised:
+                await verb(run_id)
+            assert raised.value.code == "bad_run_id"
 
     asyncio.run(main())
 

@@ -109,7 +109,7 @@ async def look_here() -> Here:
     notes += [f"{name} cannot be read: {error}" for name, error in parked.unreadable.items()]
     notes += [
         f"what agent '{cut(one_line(label), _LONGEST_LABEL)}' of {run_id} waits for is damaged in its journal; "
-        "a resume asks its model again"
+        "a resume asks its model again, unless the script says otherwise"
         for run_id, label in parked.lost
     ]
     answered = dict(parked.answered)

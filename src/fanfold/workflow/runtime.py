@@ -23,7 +23,7 @@ from fanfold.protocols import EventSink, WorkflowFiles
 from fanfold.workflow.attempt import Attempt
 from fanfold.workflow.launching import Launcher, LaunchRequest
 from fanfold.workflow.registry import Registry
-from fanfold.workflow.runs import all_runs, end_run, recorded_result, run_summary, until_free
+from fanfold.workflow.runs import all_runs, checked_id, end_run, recorded_result, run_summary, until_free
 from fanfold.workflow.upkeep import delete_run
 
 
@@ -197,7 +197,7 @@ class WorkflowRuntime:
         Raises:
             WorkflowInputError: `bad_run_id`, `run_not_found`; `wrong_moment` for one that was cut off.
         """
-        attempt = self._attempts.get(run_id)
+        attempt = self._here(run_id)
         if attempt is not None and attempt.task is not None:
             return await asyncio.shield(attempt.task)
         return await recorded_result(self._files(), await until_free(self._files(), run_id))
@@ -207,7 +207,7 @@ class WorkflowRuntime:
     @on_loop
     async def status_async(self, run_id: str) -> RunSummary:
         """How a run stands, wherever it runs. Raises WorkflowInputError: `bad_run_id`, `run_not_found`."""
-        attempt = self._attempts.get(run_id)
+        attempt = self._here(run_id)
         if attempt is not None:
             return RunSummary(run_id=run_id, snapshot=attempt.standing(), is_alive=True)
         return await run_summary(self._files(), run_id)
@@ -291,12 +291,16 @@ class WorkflowRuntime:
     @on_loop
     async def skip_async(self, run_id: str, where: str) -> bool:
         """End the agent at `where` of a run that runs here, with None as its answer; False when none runs there."""
-        attempt = self._attempts.get(run_id)
+        attempt = self._here(run_id)
         return attempt is not None and attempt.skip(where)
 
     skip = blocking(skip_async)
 
     # ---- inside ----
+
+    def _here(self, run_id: str) -> Attempt | None:
+        """Raises WorkflowInputError: `bad_run_id`."""
+        return self._attempts.get(checked_id(run_id))
 
     def _ended_here(self, attempt: Attempt) -> None:
         run_id = attempt.snapshot.run_id
@@ -306,7 +310,7 @@ class WorkflowRuntime:
             start_kept(attempt.abandon(is_told=True))
 
     async def _ended(self, run_id: str, verb: RunVerb) -> RunSummary:
-        attempt = self._attempts.get(run_id)
+        attempt = self._here(run_id)
         if attempt is None or attempt.task is None:
             return await end_run(self._files(), run_id, verb, self._now_ms())
         attempt.stop("paused" if verb == "pause" else "stopped")
