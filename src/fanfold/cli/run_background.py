@@ -30,7 +30,7 @@ class Background:
         try:
             await asyncio.wait({waiting}, timeout=LOOK_SECONDS)
             if not waiting.done():
-                self._screen.say("· waiting for what goes on in the background; fanfold ps says what, fanfold logs RUN -f more")
+                self._screen.say("· waiting for what goes on in the background; fanfold ps and logs tell of it")
             async with Asking(self._session, self._screen.console) as asking:
                 while not waiting.done():
                     await asking.look()
