@@ -18,19 +18,15 @@ from fanfold.contracts.messages import NO_USAGE, Usage
 from fanfold.contracts.record import JsonValue
 from fanfold.contracts.run_journal import CallFault, Result, ResultStatus
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome, failure_reason
-from fanfold.contracts.workflow_runs import REPEAT_UNDECIDED, AgentStatus, RunFault, RunStatus, WorkflowLimits
+from fanfold.contracts.workflow_runs import REPEAT_UNDECIDED, AgentStatus, RunFault, WorkflowLimits
 from fanfold.env import Clock
 from fanfold.errors import (
     BudgetExhaustedError,
-    ExecutorError,
     ParkedError,
-    ProviderError,
     RunCancelledError,
     StorageError,
     WorkflowAgentError,
-    WorkflowInputError,
 )
-from fanfold.kernel.counted import counted
 from fanfold.kernel.run_entries import Claim
 from fanfold.kernel.run_journal import why_again
 from fanfold.orchestration.control import FanOutControl
@@ -44,6 +40,7 @@ from fanfold.workflow.host import PlacedCall
 from fanfold.workflow.journal import RunJournal
 from fanfold.workflow.kept_turns import KeptTurns
 from fanfold.workflow.progress import Progress
+from fanfold.workflow.refusals import Halt, Refusals
 from fanfold.workflow.script_host import RunHaltedError
 from fanfold.workflow.waits import Waits
 
@@ -53,15 +50,12 @@ BLOB_BYTES = 262_144
 """A longer value lies in a file of its own, and its name in the journal (spec-workflow 5.4)."""
 QUEUED_SECONDS = 0.1
 """So often is told who waits for a slot. Of one that waits for less it may never be told that it did."""
-MAX_REFUSALS = 1_000
-"""Of launches: a script that goes on asking behind so many is not going to stop by itself."""
 _NOTHING_SPENT: Mapping[str, Any] = {
     "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
     "cost_usd": None,
     "duration_ms": 0,
     "tools": 0,
 }
-_INFRASTRUCTURE = (ProviderError.code, ExecutorError.code)
 _PASSED_ON = (
     "confirmation_required",
     "confirmation_received",
@@ -69,16 +63,6 @@ _PASSED_ON = (
     "user_question",
     "question_answered",
 )
-
-
-class Halt(msgspec.Struct, frozen=True):
-    """Why no agent is launched any more."""
-
-    status: RunStatus
-    reason: str
-    reset_ms: int | None = None
-    error: RunFault | None = None
-    """Of one that failed."""
 
 
 class _Agent(msgspec.Struct, frozen=True, gc=False):
@@ -126,9 +110,7 @@ class LiveAgents:
         self._journal = journal
         self._progress = progress
         self._ledger = ledger
-        self._limits = limits
         self._clock = clock
-        self._may_launch = may_launch
         self._slots = Limiter(limits.concurrency)
         self._control = FanOutControl()
         hear = self._hear if is_listened_to else None
@@ -140,18 +122,15 @@ class LiveAgents:
         """By place: those that wait for a slot, and of whom nobody was told yet."""
         self._is_telling_soon = False
         self._skipped: set[str] = set()
-        self._faults_in_a_row = 0
-        self._refusals = 0
+        self._refusals = Refusals(ledger, limits, progress, may_launch)
         self._calls = 0
         self._none_left = asyncio.Event()
-        self.halt: Halt | None = None
-        self.halted = asyncio.Event()
 
     # ---- control ----
 
     def stop(self, halt: Halt) -> None:
         """Launch nothing more, and cancel what runs. The first reason stands."""
-        self._halt(halt)
+        self._refusals.begin(halt)
         self._control.cancel()
 
     async def end(self, seconds: float) -> None:
@@ -162,9 +141,14 @@ class LiveAgents:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._none_left.wait(), seconds)
 
-    def _halt(self, halt: Halt) -> None:
-        self.halt = self.halt or halt
-        self.halted.set()
+    @property
+    def halt(self) -> Halt | None:
+        """Why nothing more is launched, if nothing is; `halted` is set then."""
+        return self._refusals.halt
+
+    @property
+    def halted(self) -> asyncio.Event:
+        return self._refusals.halted
 
     @property
     def is_stopping(self) -> bool:
@@ -217,7 +201,9 @@ class LiveAgents:
     # ---- one that is not simply run again ----
 
     async def skipped(self, placed: PlacedCall, claim: Claim) -> JsonValue:
-        await self._require_open(placed)
+        refusal = self._refusals.of_call(placed)
+        if refusal is not None:
+            raise await self._refused(refusal)
         seq = self._journal.view.last_seq + 1
         self._calls += 1
         try:
@@ -235,7 +221,9 @@ class LiveAgents:
         return None
 
     async def undecided(self, placed: PlacedCall, claim: Claim) -> JsonValue:
-        await self._require_open(placed)
+        refusal = self._refusals.of_call(placed)
+        if refusal is not None:
+            raise await self._refused(refusal)
         assert claim.entry is not None
         why = why_again(claim.entry)
         reason = f'it was begun before ({why}): say whether it runs again, by a resume with repeat="rerun" or "skip"'
@@ -245,20 +233,12 @@ class LiveAgents:
         self._progress.agent_failed(placed.where, placed.title, REPEAT_UNDECIDED, reason)
         raise WorkflowAgentError(label=placed.title, where=placed.where, reason=reason, agent_code=REPEAT_UNDECIDED)
 
-    async def _require_open(self, placed: PlacedCall) -> None:
-        """Raises what keeps this call from being answered at all; it takes no agent and no token."""
-        if self.halt is not None:
-            raise await _a_turn_later(RunHaltedError(self.halt.reason))
-        refusal = self._refused_here(placed)
-        if refusal is not None:
-            raise await _a_turn_later(refusal)
-
     # ---- its launch ----
 
     async def _launched(self, placed: PlacedCall, claim: Claim) -> tuple[Result, StepOutcome]:
-        refusal = self._refusal(placed)
+        refusal = self._refusals.of_launch(placed)
         if refusal is not None:
-            raise await _a_turn_later(refusal)
+            raise await self._refused(refusal)
         self._progress.launched += 1
         if self._slots.is_full:
             self._queue(placed)
@@ -269,19 +249,19 @@ class LiveAgents:
                 room = await self._ledger.reserve(len(placed.call.prompt) // 4, slot.given_back)
                 if isinstance(room, BudgetDenial):
                     self._progress.launched -= 1
-                    raise await _a_turn_later(self._over_budget(room))
+                    raise await self._refused(self._refusals.over_budget(room))
                 spent: Usage | None = None
                 try:
                     if self.halt is not None:
                         self._progress.launched -= 1  # meanwhile, and it has not begun
-                        raise await _a_turn_later(RunHaltedError(self.halt.reason))
+                        raise await self._refused(RunHaltedError(self.halt.reason))
                     agent = self._begun(placed, claim)
                     try:
                         outcome = await self._runner.attempts(agent.spec, agent.turns)
                     finally:
                         del self._running[agent.spec.task_id]
                         self._waits.end(placed)
-                    self._judge(outcome)
+                    self._refusals.judge(outcome)
                     spent = outcome.usage
                 finally:
                     room.settle(spent)
@@ -301,40 +281,11 @@ class LiveAgents:
         for placed in queued.values():
             self._tell(placed, "queued")
 
-    def _refusal(self, placed: PlacedCall) -> BaseException | None:
-        """Why nothing is launched for this call, if nothing is."""
-        if self.halt is not None:
-            return RunHaltedError(self.halt.reason)
-        denial = self._ledger.denial()
-        if denial is not None:
-            return self._over_budget(denial)
-        if self._progress.launched >= self._limits.max_agents:
-            self._count_refusal()
-            return WorkflowInputError(
-                "agent_cap",
-                f"this run has launched {counted(self._limits.max_agents, 'agent')}, which is its limit; resume it to "
-                "go on, or raise max_agents",
-            )
-        return self._refused_here(placed) if self._may_launch is not None else None
-
-    def _refused_here(self, placed: PlacedCall) -> WorkflowAgentError | None:
-        if self._may_launch is None or self._may_launch(placed.where):
-            return None
-        reason = "it is not recorded, and only what failed before may run"
-        self._progress.failed += 1
-        self._progress.agent_failed(placed.where, placed.title, "NOT_RECORDED", reason)
-        return WorkflowAgentError(label=placed.title, where=placed.where, reason=reason, agent_code="NOT_RECORDED")
-
-    def _over_budget(self, denial: BudgetDenial) -> BudgetExhaustedError:
-        self._count_refusal()
-        total = self._ledger.snapshot()
-        reason = f"{total.consumed_tokens} of {total.limit_tokens} tokens are spent"
-        return BudgetExhaustedError(resource=denial.resource, reason=reason)
-
-    def _count_refusal(self) -> None:
-        self._refusals += 1
-        if self._refusals >= MAX_REFUSALS:
+    async def _refused(self, error: E) -> E:
+        if self._refusals.are_too_many:
             self.stop(Halt("failed", "it goes on launching agents behind its limits"))
+        await asyncio.sleep(0)  # a script that asks again and again must not keep the loop from ending it
+        return error
 
     # ---- the agent ----
 
@@ -387,7 +338,7 @@ class LiveAgents:
         if record.status == "cancelled":
             self._tell(placed, "cancelled", told)
             if self.halt is not None:
-                raise await _a_turn_later(RunHaltedError(self.halt.reason))
+                raise await self._refused(RunHaltedError(self.halt.reason))
         else:
             self._tell(placed, "failed", {**told, "error": fault.message, "code": fault.code})
         self._progress.failed += 1
@@ -402,17 +353,6 @@ class LiveAgents:
     def _tell(self, placed: PlacedCall, status: AgentStatus, more: Mapping[str, Any] | None = None) -> None:
         self._progress.agent(placed.where, placed.title, placed.phase, placed.call, status, more or {})
 
-    def _judge(self, outcome: StepOutcome) -> None:
-        """The circuit breaker: launch nothing more where the model's side will refuse it or does not answer."""
-        if outcome.blocked_by is not None:
-            self._halt(Halt("paused", outcome.blocked_by, outcome.reset_ms))
-        elif outcome.success:
-            self._faults_in_a_row = 0
-        elif outcome.error_code in _INFRASTRUCTURE:
-            self._faults_in_a_row += 1
-            if self._faults_in_a_row >= self._limits.break_after:
-                self._halt(Halt("paused", "unreachable"))
-
     def _hear(self, item: AgentEvent) -> None:
         task_id = item.payload.get("task_id") or (item.metadata or {}).get("task_id")
         placed = self._running.get(task_id) if isinstance(task_id, str) else None
@@ -423,11 +363,6 @@ class LiveAgents:
         elif item.type in _PASSED_ON:
             self._progress.pass_on(item)
             self._waits.hear(item, placed)
-
-
-async def _a_turn_later(error: E) -> E:
-    await asyncio.sleep(0)  # a script that asks again and again must not keep the loop from ending it
-    return error
 
 
 def _answer_of(placed: PlacedCall, record: Result, outcome: StepOutcome) -> JsonValue:

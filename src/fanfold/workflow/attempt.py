@@ -27,10 +27,11 @@ from fanfold.kernel.workflow_meta import json_fault
 from fanfold.orchestration.ledger import TokenLedger
 from fanfold.portal import complete
 from fanfold.protocols import HeldRun
-from fanfold.workflow.agents import Halt, LiveAgents
+from fanfold.workflow.agents import LiveAgents
 from fanfold.workflow.event_file import EventFile
 from fanfold.workflow.journal import RunJournal
 from fanfold.workflow.progress import Progress
+from fanfold.workflow.refusals import Halt
 from fanfold.workflow.script_host import RunHaltedError
 from fanfold.workflow.scripts import Script, fault_code, fault_line, fault_text
 
