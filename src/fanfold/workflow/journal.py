@@ -50,6 +50,7 @@ class RunJournal:
             self._nudge = asyncio.get_running_loop().call_later(NEWS_SECONDS, self._tell_news)
 
     def _tell_news(self) -> None:
+        self._nudge = None
         news = self._taken_news()
         try:
             while news:
@@ -59,10 +60,8 @@ class RunJournal:
             self._news = news  # whoever appends next takes it along, and is told if that fails too
 
     def _taken_news(self) -> list[Started | Moved]:
+        # The nudge comes all the same: to take one back and set another for each agent cost as much as its record.
         news, self._news = self._news, []
-        if self._nudge is not None:
-            self._nudge.cancel()
-            self._nudge = None
         return news
 
     def result(self, record: Result) -> Coroutine[Any, Any, None]:
@@ -76,6 +75,9 @@ class RunJournal:
 
     async def close_attempt(self, end: AttemptEnd) -> None:
         """Raises StorageError."""
+        if self._nudge is not None:
+            self._nudge.cancel()
+            self._nudge = None
         await self._append(end)
 
     def _append(self, record: RunRecord) -> Coroutine[Any, Any, None]:
