@@ -48,7 +48,12 @@ class FakeHost:
     def labelled(self, start: str) -> list[Asked]:
         return sorted((each for each in self.asked if each.label.startswith(start)), key=lambda each: each.label)
 
-    async def agent(self, where: str, phase: str | None, prompt: object, options: Mapping[str, Any]) -> Any:
+    async def settled(self) -> None:
+        pass
+
+    async def agent(
+        self, where: str, phase: str | None, prompt: object, options: Mapping[str, Any], *, settles: bool = False
+    ) -> Any:
         asked = Asked(str(prompt), where, options.get("phase") or phase, options)
         self.asked.append(asked)
         await asyncio.sleep(0)

@@ -32,7 +32,12 @@ class NotingHost:
         self.in_flight = 0
         self.most_in_flight = 0
 
-    async def agent(self, where: str, phase: str | None, prompt: object, options: Mapping[str, Any]) -> Any:
+    async def settled(self) -> None:
+        pass
+
+    async def agent(
+        self, where: str, phase: str | None, prompt: object, options: Mapping[str, Any], *, settles: bool = False
+    ) -> Any:
         self.asked.append(("agent", where, phase, prompt, dict(options)))
         self.agents.append((where, phase, prompt))
         self.in_flight += 1

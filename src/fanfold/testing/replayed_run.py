@@ -37,6 +37,9 @@ class _NoAgents:
     async def undecided(self, placed: PlacedCall, claim: Claim) -> JsonValue:
         raise self._miss(placed, claim, "would wait for a decision")
 
+    async def settled(self) -> None:
+        """At once: nothing is recorded here."""
+
     async def __call__(self, placed: PlacedCall, claim: Claim) -> JsonValue:
         raise self._miss(placed, claim, "would be run")
 

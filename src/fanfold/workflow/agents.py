@@ -28,7 +28,7 @@ from fanfold.errors import (
     WorkflowAgentError,
 )
 from fanfold.kernel.run_entries import Claim
-from fanfold.kernel.run_journal import why_again
+from fanfold.kernel.run_journal import encode_line, why_again
 from fanfold.orchestration.control import FanOutControl
 from fanfold.orchestration.fanout import stand_in
 from fanfold.orchestration.ledger import TokenLedger
@@ -134,7 +134,8 @@ class LiveAgents:
         self._control.cancel()
 
     async def end(self, seconds: float) -> None:
-        """Stop what a script has left running behind its end, and return when that is recorded, or after `seconds`."""
+        """Stop what a script has left running behind its end, and return when that is recorded, or after `seconds`.
+        What has settled since is recorded before whatever is recorded next."""
         self.stop(Halt("stopped", "its script has ended"))
         self._none_left.clear()
         if self._calls:
@@ -173,12 +174,16 @@ class LiveAgents:
         self._calls += 1
         try:
             record, outcome = await self._launched(placed, claim)
-            await self._journal.result(record if len(record.value) <= BLOB_BYTES else await self._in_blob(record))
-            told = self._accounted(record, outcome)  # only now, and only then its value is given to the script (D5)
-            if record.status == "ok":
-                self._progress.done += 1
-                self._tell(placed, "done", told)
+            if len(record.value) > BLOB_BYTES:
+                record = await self._in_blob(record)
+            if record.status == "ok" and placed.settles:
+                await self._journal.submit(_Settling(self, placed, record, outcome))
                 return _answer_of(placed, record, outcome)
+            await self._journal.result(record)
+            if record.status == "ok":
+                self._done(placed, record, outcome)
+                return _answer_of(placed, record, outcome)
+            told = self._accounted(record, outcome)
             if record.status == "skipped":
                 self._progress.skipped += 1
                 self._tell(placed, "skipped", told)
@@ -192,6 +197,23 @@ class LiveAgents:
             self._calls -= 1
             if not self._calls:
                 self._none_left.set()
+
+    def land(self, answer: "_Settling") -> None:
+        self._journal.view.take(answer.record)
+        self._done(answer.placed, answer.record, answer.outcome)
+
+    def _done(self, placed: PlacedCall, record: Result, outcome: StepOutcome) -> None:
+        # Only when it is durable, and only then its value is seen by the script (D5).
+        told = self._accounted(record, outcome)
+        self._progress.done += 1
+        self._tell(placed, "done", told)
+
+    async def settled(self) -> None:
+        try:
+            await self._journal.flush()
+        except StorageError as error:
+            self._stored_badly(error)
+            raise
 
     def _stored_badly(self, error: StorageError) -> None:
         # What cannot be recorded would have to be done again: a script that goes on all the same launches nothing.
@@ -363,6 +385,21 @@ class LiveAgents:
         elif item.type in _PASSED_ON:
             self._progress.pass_on(item)
             self._waits.hear(item, placed)
+
+
+class _Settling(msgspec.Struct, frozen=True):
+    """An answer on its way into the journal, for which nobody waits alone."""
+
+    agents: LiveAgents
+    placed: PlacedCall
+    record: Result
+    outcome: StepOutcome
+
+    def encode(self) -> bytes:
+        return encode_line(self.record)
+
+    def written(self) -> None:
+        self.agents.land(self)
 
 
 def _answer_of(placed: PlacedCall, record: Result, outcome: StepOutcome) -> JsonValue:

@@ -86,7 +86,7 @@ class WorkflowContext:
         """
         lane = self._lane
         try:
-            return await self._host.agent(lane.next_call(), lane.phase, prompt, options)
+            return await self._host.agent(lane.next_call(), lane.phase, prompt, options, settles=lane.is_one_agent)
         except WorkflowInputError:
             await asyncio.sleep(REFUSAL_SECONDS)
             raise
@@ -104,8 +104,10 @@ class WorkflowContext:
         place = lane.next_split()
 
         def branch(index: int) -> Any:
-            _enter(lane.branch(f"{place}.{index}"))
-            return work[index]()
+            inner = _enter(lane.branch(f"{place}.{index}"))
+            value = work[index]()
+            inner.is_one_agent = _is_agent(value)
+            return value
 
         return await self._slots(place, len(work), branch, on_error)
 
@@ -119,7 +121,7 @@ class WorkflowContext:
         everything = list(items)
         _require_callables(stages, "pipeline", "stage", "pass the function itself")
         await self._require_room("pipeline", len(everything))
-        takes = [_arity(stage) for stage in stages]
+        takes, last = [_arity(stage) for stage in stages], len(stages) - 1
         lane = self._lane
         place = lane.next_split()
 
@@ -129,7 +131,9 @@ class WorkflowContext:
             for number, stage in enumerate(stages):
                 inner = _enter(Lane(f"{place}.{index}.{number}", phase))
                 try:
-                    value = await _awaited(stage(*(value, item, index)[: takes[number]]))
+                    value = stage(*(value, item, index)[: takes[number]])
+                    inner.is_one_agent = number == last and _is_agent(value)
+                    value = await _awaited(value)
                 except SystemExit as stop:
                     raise _AtStage(number, ended_process(stop)) from stop
                 except Exception as error:
@@ -218,6 +222,7 @@ class WorkflowContext:
             self._host.slot_failed(self._failure(where, index, stage, error))
 
         await fan_out(count, self._width, slot)
+        await self._host.settled()
         if endings:
             raise endings[0]
         if failures and on_error == "raise":
@@ -244,6 +249,14 @@ class _AtStage(Exception):
         super().__init__()
         self.stage = stage
         self.error = error
+
+
+_AGENT = WorkflowContext.agent.__code__
+
+
+def _is_agent(value: object) -> bool:
+    """It is a call of `agent` that is not awaited yet."""
+    return inspect.iscoroutine(value) and value.cr_code is _AGENT
 
 
 def _enter(lane: Lane) -> Lane:

@@ -52,6 +52,8 @@ class PlacedCall(msgspec.Struct, frozen=True, gc=False):
     identity: str
     written: bytes
     """The JSON that `identity` is the digest of."""
+    settles: bool = False
+    """Its answer need not be durable before `Ask.settled`."""
 
 
 class Ask(Protocol):
@@ -65,6 +67,10 @@ class Ask(Protocol):
 
     def undecided(self, placed: PlacedCall, claim: Claim) -> Coroutine[Any, Any, JsonValue]:
         """Raises as `ScriptHost.agent`, always: a person is to decide whether the call is run again."""
+        ...
+
+    async def settled(self) -> None:
+        """As `ScriptHost.settled`."""
         ...
 
 
@@ -128,14 +134,17 @@ class RunHost:
     # ---- agents ----
 
     def agent(
-        self, where: str, phase: str | None, prompt: object, options: Mapping[str, Any]
+        self, where: str, phase: str | None, prompt: object, options: Mapping[str, Any], *, settles: bool = False
     ) -> Coroutine[Any, Any, JsonValue]:
         # No coroutine of its own, for each one on the way to an agent is gone through at every step of that.
         self._require_script("agent")
-        placed = self._placed(where, phase, parse_call(prompt, options))
+        placed = self._placed(where, phase, parse_call(prompt, options), settles)
         return self._shared_answer(placed) if placed.call.share else self._answer(placed)
 
-    def _placed(self, where: str, phase: str | None, call: AgentCall) -> PlacedCall:
+    async def settled(self) -> None:
+        await self._ask.settled()
+
+    def _placed(self, where: str, phase: str | None, call: AgentCall, settles: bool) -> PlacedCall:
         key = (call.agent_type, call.model)
         profile = self._known_profiles.get(key)
         if profile is None:
@@ -151,7 +160,8 @@ class RunHost:
             isolation=call.isolation,
         )
         identity, written = call_identity(meaning)
-        return PlacedCall(where, call.phase or phase, call, call.title, schema, identity, written)
+        settles = settles and not call.share  # others get that answer, and they may see it
+        return PlacedCall(where, call.phase or phase, call, call.title, schema, identity, written, settles)
 
     def _answer(self, placed: PlacedCall) -> Coroutine[Any, Any, JsonValue]:
         claim = self._view.claim(placed.identity, placed.where)

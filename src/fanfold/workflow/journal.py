@@ -16,7 +16,7 @@ from fanfold.contracts.run_journal import AttemptEnd, Header, Moved, Result, Run
 from fanfold.errors import StorageError
 from fanfold.kernel.run_journal import encode_line
 from fanfold.kernel.run_view import RunJournalView
-from fanfold.orchestration.append_queue import AppendQueue
+from fanfold.orchestration.append_queue import AppendQueue, Line
 from fanfold.protocols import HeldRun
 
 NEWS_SECONDS = 0.2
@@ -68,6 +68,13 @@ class RunJournal:
         """Durable when it returns, also when the caller is cancelled meanwhile. Raises StorageError."""
         return self._append(record)
 
+    async def submit(self, line: Line) -> None:
+        """Have it written behind what was noted; returns when there is room for more. Raises StorageError."""
+        self._bring_news()
+        self._queue.submit(line)
+        if self._queue.is_crowded:
+            await self._queue.idle()
+
     async def turns(self, seq: int, facts: Sequence[Fact]) -> None:
         """Keep turns of an agent under way. Raises StorageError."""
         lines = tuple(msgspec.Raw(encode_fact(fact)[:-1]) for fact in facts)
@@ -81,10 +88,12 @@ class RunJournal:
         await self._append(end)
 
     def _append(self, record: RunRecord) -> Coroutine[Any, Any, None]:
+        self._bring_news()
+        return self._queue.append(_Line(record, self.view))
+
+    def _bring_news(self) -> None:
         if self._news:
             self._queue.precede(*map(encode_line, self._taken_news()))
-        line = _Line(record, self.view)
-        return self._queue.append(line)
 
     async def flush(self) -> None:
         """Raises StorageError."""

@@ -7,12 +7,14 @@ an item `<lane>/<k>.<i>.<s>`, a nested workflow `<lane>/<k>:<name>`. The n-th ca
 
 
 class Lane:
-    __slots__ = ("_calls", "_draws", "_splits", "path", "phase")
+    __slots__ = ("_calls", "_draws", "_splits", "is_one_agent", "path", "phase")
 
     def __init__(self, path: str = "", phase: str | None = None) -> None:
         self.path = path
         self.phase = phase
         """The title that its agents belong to, unless they say otherwise."""
+        self.is_one_agent = False
+        """All that comes of it is the answer of one agent, which nobody sees before its siblings have ended."""
         self._calls = 0
         self._splits = 0
         self._draws = 0

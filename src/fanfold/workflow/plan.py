@@ -110,6 +110,9 @@ class _Planned:
         self._note(placed, "ask", reason, changes)
         raise _failed(placed, reason, REPEAT_UNDECIDED)
 
+    async def settled(self) -> None:
+        """At once: nothing is recorded here."""
+
     def _require_open(self, placed: PlacedCall, reason: str, changes: tuple[str, ...] | None) -> None:
         if self.may_run(placed.where):
             return

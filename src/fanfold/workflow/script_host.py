@@ -42,12 +42,25 @@ class ScriptHost(Protocol):
     @property
     def max_items(self) -> int: ...
 
-    def agent(self, where: str, phase: str | None, prompt: object, options: Mapping[str, Any]) -> Awaitable[JsonValue]:
-        """The answer of the call that stands at `where`: recorded, or from an agent that runs now.
+    def agent(
+        self,
+        where: str,
+        phase: str | None,
+        prompt: object,
+        options: Mapping[str, Any],
+        *,
+        settles: bool = False,
+    ) -> Awaitable[JsonValue]:
+        """The answer of the call that stands at `where`: recorded, or from an agent that runs now. Durable by then,
+        unless it `settles`: then nobody may see it before `settled` has returned.
 
         Options: `schema`, `label`, `phase` (wins over the lane's), `model`, `agent_type`, `max_steps`, `isolation`,
         `timeout_ms`, `retries`, `share`. Anything else is refused as `bad_call`.
         """
+        ...
+
+    async def settled(self) -> None:
+        """Return when all answers are durable. Raises StorageError."""
         ...
 
     async def workflow(self, where: str, phase: str | None, name: object, args: object) -> JsonValue:
