@@ -46,7 +46,7 @@ async def play_script(what: ReadyScript, args: JsonObject, host: RunHost, root: 
             first_ms=host.now_ms(),
             name=script.meta.name,
             root=root,
-            width=4 * at_once,  # so that it is asked while it is told: each way to it and back takes its time
+            width=16 * at_once,  # so that it asks for many while it is told of many: each way there and back costs
         )
     # Not more branches than that: their agents would only wait for their places.
     ctx = WorkflowContext(host, args, root, file_name=script.file_name, width=at_once)
