@@ -215,7 +215,8 @@ def test_a_call_that_is_damaged_in_its_journal_is_a_note_and_its_agent_is_asked_
     journal.write_bytes(b"\n".join(lines))
     listed = fanfold("inbox")
     assert listed.err == (
-        f"note: what agent 'edit:a' of {parked} waits for is damaged in its journal; a resume asks its model again, unless the script says otherwise\n"
+        f"note: what agent 'edit:a' of {parked} waits for is damaged in its journal; "
+        "a resume asks its model again, unless the script says otherwise\n"
     )
     assert (listed.out.count("workflow run"), "agent the colour" in listed.out) == (1, True)
     assert fanfold("approve", "call_8").code == 4
