@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 
 from fanfold.errors import UsageError
+from fanfold.foreign import stop_if_cancelled
 
 
 class StepScope:
@@ -51,13 +52,17 @@ async def stop_if_unwanted() -> None:
     """Begin nothing in a step that was cancelled while it waited: the timer that ends it is due, and ends it here.
 
     Raises:
-        asyncio.CancelledError: it was ended already, and has ignored that; no other cancellation would come.
+        asyncio.CancelledError: that timer has run out. Who was told of it and has ignored that is told again; other
+            tasks of the step may have to hear of it yet, or never will, and so are cancelled here.
     """
     scope = running_scope.get()
     if scope is None or not scope.is_unwanted:
         return
     if scope.was_told:
-        raise asyncio.CancelledError
+        stop_if_cancelled()
+        task = asyncio.current_task()
+        if task is not None:
+            task.cancel()  # not just raised: an error that nobody asked for would be taken for a failure of the step
     await asyncio.get_running_loop().create_future()
 
 
