@@ -64,6 +64,12 @@ def test_a_seed_tells_the_same_story_in_every_process() -> None:
     assert simulate(2).story == simulate(2).story != simulate(3).story
 
 
+@pytest.mark.parametrize("seed", [4705, 5231])
+def test_a_schedule_that_once_broke_a_law_keeps_it(seed: int) -> None:
+    # 5231: a step is cancelled in the very turn in which it gets its place back, and was taken for a broken executor.
+    simulate(seed)
+
+
 # ---- a broken one is seen -------------------------------------------------------------------------------------------
 
 
