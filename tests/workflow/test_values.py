@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fanfold.contracts.steps import AgentStepSpec, StepOutcome
+from fanfold.workflow.agents import BLOB_BYTES
 from tests.workflow.rig import Rig, Team
 
 SCHEMA = {"type": ["object", "array"]}
@@ -49,6 +50,25 @@ def test_an_odd_value_is_the_same_in_each_attempt_or_an_error_in_the_first(tmp_p
         if first.value == [None]:
             assert first.failures[0].code == "EXECUTOR_ERROR"
             assert "valid" in first.failures[0].message
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("size", [1, BLOB_BYTES])
+def test_an_object_that_lies_in_a_file_of_its_own_is_given_like_any_other(tmp_path: Path, size: int) -> None:
+    value = {"text": "x" * size}
+
+    async def both(ctx: Any, args: Any) -> Any:
+        awaited = await ctx.agent("one", schema=SCHEMA)
+        return [awaited, *await ctx.parallel([lambda: ctx.agent("two", schema=SCHEMA)])]
+
+    async def main() -> None:
+        first = await Rig(tmp_path, giving(value)).run(both)
+        assert (first.status, first.value) == ("completed", [value, value])
+        again = Rig(tmp_path, giving(value))
+        again.register(both)
+        second = await again.workflows.run_async(resume_from_run_id=first.run_id)
+        assert (second.value, again.team.asked) == ([value, value], [])
 
     asyncio.run(main())
 

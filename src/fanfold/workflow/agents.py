@@ -174,12 +174,11 @@ class LiveAgents:
         self._calls += 1
         try:
             record, outcome = await self._launched(placed, claim)
-            if len(record.value) > BLOB_BYTES:
-                record = await self._in_blob(record)
+            kept = record if len(record.value) <= BLOB_BYTES else await self._in_blob(record)
             if record.status == "ok" and placed.settles:
-                await self._journal.submit(_Settling(self, placed, record, outcome))
+                await self._journal.submit(_Settling(self, placed, kept, outcome))
                 return _answer_of(placed, record, outcome)
-            await self._journal.result(record)
+            await self._journal.result(kept)
             if record.status == "ok":
                 self._done(placed, record, outcome)
                 return _answer_of(placed, record, outcome)
