@@ -168,6 +168,16 @@ def facts_of(claim: Claim) -> Sequence[Fact]:
 # ---- forks ---------------------------------------------------------------------------------------------------
 
 
+def forked_view(parent: RunJournalView, run_id: str) -> RunJournalView:
+    """Of a run that begins as a fork of `parent`, before its first record.
+
+    Chance and time stay those of the run that was launched first, or calls built on them would run anew.
+    """
+    view = RunJournalView(run_id)
+    view.seed, view.first_ms = parent.seed, parent.first_ms
+    return view
+
+
 def copied_records(view: RunJournalView) -> list[RunRecord]:
     """What a fork of this run begins with: its answers, under their numbers and keys, and at no cost.
 

@@ -33,7 +33,7 @@ from fanfold.workflow.journal import RunJournal
 from fanfold.workflow.progress import Progress
 from fanfold.workflow.refusals import Halt
 from fanfold.workflow.script_host import RunHaltedError
-from fanfold.workflow.scripts import Script, fault_code, fault_line, fault_text
+from fanfold.workflow.scripts import Script, fault_of
 
 GRACE_SECONDS = 5.0
 """How long a script may take to end after its run was stopped; then its task is cancelled."""
@@ -238,12 +238,8 @@ class Attempt:
     def _fault(self, error: BaseException) -> RunFault:
         if isinstance(error, asyncio.CancelledError | RunHaltedError):
             return RunFault(code="cancelled", message="the script was cancelled")
-        return RunFault(
-            code=fault_code(error),
-            message=fault_text(error),
-            line=fault_line(error, self._script.file_name),
-            trace=plain("".join(traceback.format_exception(error))[-8_000:]),
-        )
+        trace = plain("".join(traceback.format_exception(error))[-8_000:])
+        return msgspec.structs.replace(fault_of(error, self._script.file_name), trace=trace)
 
     # ---- its end ----
 

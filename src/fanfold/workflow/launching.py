@@ -25,7 +25,7 @@ from fanfold.errors import (
     UsageError,
     WorkflowInputError,
 )
-from fanfold.kernel.run_journal import copied_records, read_run_journal
+from fanfold.kernel.run_journal import copied_records, forked_view, read_run_journal
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.kernel.workflow_meta import parse_args, run_id_of, task_id_of
 from fanfold.orchestration.ledger import TokenLedger
@@ -248,10 +248,7 @@ class Launcher:
                 return await self._new(source.script.meta.name, request.run_id)
             if (parent := source.parent) is not None:
                 held = await self._created(source.script.meta.name)
-                view = read_run_journal((), held.run_id)
-                # Chance and time stay those of the run that was launched first, or calls built on them would run anew.
-                view.seed, view.first_ms = parent.seed, parent.first_ms
-                return held, view, copied_records(parent)
+                return held, forked_view(parent, held.run_id), copied_records(parent)
             held = await files.hold(before.run_id)
         except AlreadyActiveError as error:
             holder = f" in {error.holder}" if error.holder else ""

@@ -19,7 +19,7 @@ from fanfold.contracts.workflow_runs import (
 )
 from fanfold.errors import WorkflowAgentError
 from fanfold.kernel.run_entries import Claim
-from fanfold.kernel.run_journal import NOT_RECORDED, copied_records, miss_reason, read_run_journal
+from fanfold.kernel.run_journal import NOT_RECORDED, copied_records, forked_view, miss_reason
 from fanfold.kernel.run_view import RunJournalView
 from fanfold.orchestration.fanout import stand_in
 from fanfold.orchestration.ledger import FIRST_ESTIMATE
@@ -28,7 +28,7 @@ from fanfold.workflow.lanes import Lane
 from fanfold.workflow.only_failed import failed_lanes
 from fanfold.workflow.playing import ReadyScript, play_script
 from fanfold.workflow.progress import Progress
-from fanfold.workflow.scripts import Script, fault_code, fault_line, fault_text
+from fanfold.workflow.scripts import fault_of
 
 QUIET_SECONDS = 0.05
 """A script of which nothing was heard for so long has gone as far as it can."""
@@ -80,47 +80,44 @@ class _Planned:
             )
 
     async def __call__(self, placed: PlacedCall, claim: Claim) -> JsonValue:
-        reason, changes = self._why(placed, claim)
-        self._require_open(placed, reason, changes)
-        self.calls.append(
-            PlannedCall(
-                where=placed.where,
-                label=placed.title,
-                phase=placed.phase,
-                action="new" if reason == NOT_RECORDED else "re-run",
-                reason=reason,
-                changes=changes,
-                estimated_tokens=self._estimate or FIRST_ESTIMATE + len(placed.call.prompt) // 4,
-            )
-        )
+        reason, changes = self._open(placed, claim)
+        tokens = self._estimate or FIRST_ESTIMATE + len(placed.call.prompt) // 4
+        self._note(placed, "new" if reason == NOT_RECORDED else "re-run", reason, changes, tokens)
         self.waiting += 1
         stand_in.get()()  # a branch that waits for ever must not keep the next one from being planned
         never: asyncio.Future[JsonValue] = asyncio.get_running_loop().create_future()
         return await never
 
     async def skipped(self, placed: PlacedCall, claim: Claim) -> JsonValue:
-        reason, changes = self._why(placed, claim)
-        self._require_open(placed, reason, changes)
+        reason, changes = self._open(placed, claim)
         self._note(placed, "skip", reason, changes)
         return None
 
     async def undecided(self, placed: PlacedCall, claim: Claim) -> JsonValue:
-        reason, changes = self._why(placed, claim)
-        self._require_open(placed, reason, changes)
+        reason, changes = self._open(placed, claim)
         self._note(placed, "ask", reason, changes)
         raise _failed(placed, reason, REPEAT_UNDECIDED)
 
     async def settled(self) -> None:
         """At once: nothing is recorded here."""
 
-    def _require_open(self, placed: PlacedCall, reason: str, changes: tuple[str, ...] | None) -> None:
+    def _open(self, placed: PlacedCall, claim: Claim) -> tuple[str, tuple[str, ...] | None]:
+        """Why it is run, as `miss_reason`. Raises WorkflowAgentError: nothing may run there."""
+        reason, changes = self._why(placed, claim)
         if self.may_run(placed.where):
-            return
+            return reason, changes
         reason = f"{reason}; {_NOT_RUN}"
         self._note(placed, "not run", reason, changes)
         raise _failed(placed, reason, "NOT_RECORDED")
 
-    def _note(self, placed: PlacedCall, action: PlanAction, reason: str, changes: tuple[str, ...] | None) -> None:
+    def _note(
+        self,
+        placed: PlacedCall,
+        action: PlanAction,
+        reason: str,
+        changes: tuple[str, ...] | None,
+        estimated_tokens: int = 0,
+    ) -> None:
         self.calls.append(
             PlannedCall(
                 where=placed.where,
@@ -129,6 +126,7 @@ class _Planned:
                 action=action,
                 reason=reason,
                 changes=changes,
+                estimated_tokens=estimated_tokens,
             )
         )
 
@@ -165,7 +163,11 @@ async def plan_resume(
     repeat: RepeatDecision | None = None,
 ) -> WorkflowPlan:
     """See `WorkflowRuntime.plan_async`. Raises what the script raises, when that is on its way to its first agent."""
-    before, view = view, _forked(view) if is_fork else view
+    before = view
+    if is_fork:
+        view = forked_view(before, before.run_id)
+        for record in copied_records(before):
+            view.take(record)
     ask = _Planned(view, before, failed_lanes(before) if only_failed else None)
     progress = Progress("", "", ask.hear, lambda: 0)
     host = RunHost(
@@ -189,7 +191,7 @@ async def plan_resume(
         if script.done() and not script.cancelled() and (error := script.exception()) is not None:
             if not ask.calls:
                 raise error
-            fault = _fault(error, what.script)
+            fault = fault_of(error, what.script.file_name)
     finally:
         script.cancel()
         await asyncio.wait({script}, timeout=GRACE_SECONDS)
@@ -206,19 +208,6 @@ async def plan_resume(
         only_failed=only_failed,
         error=fault,
     )
-
-
-def _forked(parent: RunJournalView) -> RunJournalView:
-    """What a fork of that run begins with."""
-    view = read_run_journal((), parent.run_id)
-    view.seed, view.first_ms = parent.seed, parent.first_ms
-    for record in copied_records(parent):
-        view.take(record)
-    return view
-
-
-def _fault(error: BaseException, script: Script) -> RunFault:
-    return RunFault(code=fault_code(error), message=fault_text(error), line=fault_line(error, script.file_name))
 
 
 async def _until_quiet(script: "asyncio.Future[JsonValue]", ask: _Planned, seconds: float) -> None:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import msgspec
 
-from fanfold.contracts.workflow_runs import SourceKind, WorkflowMeta
+from fanfold.contracts.workflow_runs import RunFault, SourceKind, WorkflowMeta
 from fanfold.errors import FanfoldError, WorkflowInputError
 from fanfold.foreign import described
 from fanfold.kernel.plain_text import plain
@@ -180,6 +180,11 @@ def fault_line(error: BaseException, file_name: str) -> int | None:
     """The line of the script at which `error` left it, also where the sandbox tells it."""
     told: object = getattr(error, "line", None) if isinstance(error, FanfoldError) else None
     return told if isinstance(told, int) else script_line(error, file_name)
+
+
+def fault_of(error: BaseException, file_name: str) -> RunFault:
+    """What a run or a plan tells of the error that ended its script, the one in `file_name`."""
+    return RunFault(code=fault_code(error), message=fault_text(error), line=fault_line(error, file_name))
 
 
 def ended_process(error: SystemExit) -> WorkflowInputError:
