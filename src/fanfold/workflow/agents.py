@@ -7,6 +7,7 @@ way always ends and is recorded; what is refused is the launch of the next one.
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
@@ -86,6 +87,32 @@ class _GiveWay(msgspec.Struct, frozen=True):
         self.others()
 
 
+class _UnderWay:
+    """The calls that are. Entered by each; what cannot be recorded of one ends them all."""
+
+    def __init__(self, stored_badly: Callable[[StorageError], None]) -> None:
+        self._stored_badly = stored_badly
+        self._count = 0
+        self._none_left = asyncio.Event()
+
+    def __enter__(self) -> None:
+        self._count += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, StorageError):
+            self._stored_badly(error)
+        self._count -= 1
+        if not self._count:
+            self._none_left.set()
+
+    async def none_left(self) -> None:
+        self._none_left.clear()
+        if self._count:
+            await self._none_left.wait()
+
+
 class LiveAgents:
     def __init__(
         self,
@@ -123,8 +150,7 @@ class LiveAgents:
         self._is_telling_soon = False
         self._skipped: set[str] = set()
         self._refusals = Refusals(ledger, limits, progress, may_launch)
-        self._calls = 0
-        self._none_left = asyncio.Event()
+        self._under_way = _UnderWay(self._stored_badly)
 
     # ---- control ----
 
@@ -137,10 +163,8 @@ class LiveAgents:
         """Stop what a script has left running behind its end, and return when that is recorded, or after `seconds`.
         What has settled since is recorded before whatever is recorded next."""
         self.stop(Halt("stopped", "its script has ended"))
-        self._none_left.clear()
-        if self._calls:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._none_left.wait(), seconds)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._under_way.none_left(), seconds)
 
     @property
     def halt(self) -> Halt | None:
@@ -171,9 +195,11 @@ class LiveAgents:
     # ---- one call ----
 
     async def __call__(self, placed: PlacedCall, claim: Claim) -> JsonValue:
-        self._calls += 1
-        try:
-            record, outcome = await self._launched(placed, claim)
+        with self._under_way:
+            try:
+                record, outcome = await self._launched(placed, claim)
+            finally:
+                self._queued.pop(placed.where, None)
             kept = record if len(record.value) <= BLOB_BYTES else await self._in_blob(record)
             if record.status == "ok" and placed.settles:
                 await self._journal.submit(_Settling(self, placed, kept, outcome))
@@ -188,14 +214,6 @@ class LiveAgents:
                 self._tell(placed, "skipped", told)
                 return None
             return await self._failed(placed, record, outcome, told)
-        except StorageError as error:
-            self._stored_badly(error)
-            raise
-        finally:
-            self._queued.pop(placed.where, None)
-            self._calls -= 1
-            if not self._calls:
-                self._none_left.set()
 
     def land(self, answer: "_Settling") -> None:
         self._journal.view.take(answer.record)
@@ -222,29 +240,17 @@ class LiveAgents:
     # ---- one that is not simply run again ----
 
     async def skipped(self, placed: PlacedCall, claim: Claim) -> JsonValue:
-        refusal = self._refusals.of_call(placed)
-        if refusal is not None:
-            raise await self._refused(refusal)
+        await self._require_open(placed)
         seq = self._journal.view.last_seq + 1
-        self._calls += 1
-        try:
+        with self._under_way:
             self._journal.note(started(placed, claim, seq, self._attempt))
             await self._journal.result(left_out(placed, seq, self._attempt))
-        except StorageError as error:
-            self._stored_badly(error)
-            raise
-        finally:
-            self._calls -= 1
-            if not self._calls:
-                self._none_left.set()
         self._progress.skipped += 1
         self._tell(placed, "skipped", _NOTHING_SPENT)
         return None
 
     async def undecided(self, placed: PlacedCall, claim: Claim) -> JsonValue:
-        refusal = self._refusals.of_call(placed)
-        if refusal is not None:
-            raise await self._refused(refusal)
+        await self._require_open(placed)
         assert claim.entry is not None
         why = why_again(claim.entry)
         reason = f'it was begun before ({why}): say whether it runs again, by a resume with repeat="rerun" or "skip"'
@@ -253,6 +259,12 @@ class LiveAgents:
         self._tell(placed, "failed", {**_NOTHING_SPENT, "error": reason, "code": REPEAT_UNDECIDED})
         self._progress.agent_failed(placed.where, placed.title, REPEAT_UNDECIDED, reason)
         raise WorkflowAgentError(label=placed.title, where=placed.where, reason=reason, agent_code=REPEAT_UNDECIDED)
+
+    async def _require_open(self, placed: PlacedCall) -> None:
+        """Raises what keeps a call from being answered that takes no agent and no token."""
+        refusal = self._refusals.of_call(placed)
+        if refusal is not None:
+            raise await self._refused(refusal)
 
     # ---- its launch ----
 

@@ -55,7 +55,7 @@ class ScriptHost(Protocol):
         unless it `settles`: then nobody may see it before `settled` has returned.
 
         Options: `schema`, `label`, `phase` (wins over the lane's), `model`, `agent_type`, `max_steps`, `isolation`,
-        `timeout_ms`, `retries`, `share`. Anything else is refused as `bad_call`.
+        `timeout_ms`, `retries`, `share`, `repeat`. Anything else is refused as `bad_call`.
         """
         ...
 
